@@ -13,6 +13,8 @@
   errors of the clusters, as `selfmark evaluate` does for Stage 1 (missing clusters are completed). `--folder`
   is the run folder.
 - `speed` measures how long choosing K takes for the descriptors of 2,000 images.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations
@@ -124,15 +126,18 @@ def generate_mixture(
     generator = torch.Generator().manual_seed(seed)
     centers = normalize(torch.randn(K, D, generator=generator), dim=1)
     is_visible = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
-    image, landmark = torch.nonzero(is_visible, as_tuple=True)
-    noise = torch.randn(len(image), D, generator=generator) / D**0.5
+    image_index, landmark = torch.nonzero(is_visible, as_tuple=True)
+    noise = torch.randn(len(image_index), D, generator=generator) / D**0.5
     vectors = torch.cat(
         [centers[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
     )
-    image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
-    order = torch.argsort(image, stable=True)
+    image_index = torch.cat([image_index, torch.arange(images).repeat_interleave(clutter)])
+    order = torch.argsort(image_index, stable=True)
     points = Keypoints(
-        torch.zeros(len(image), 2), image[order], torch.ones(len(image)), normalize(vectors[order], dim=1)
+        torch.zeros(len(image_index), 2),
+        image_index[order],
+        torch.ones(len(image_index)),
+        normalize(vectors[order], dim=1),
     )
     return DescribedPoints(points, None)
 
@@ -144,8 +149,8 @@ def choose_for_mixtures(seeds: int, device: torch.device) -> dict[str, Any]:
         counts = [
             _choose_k(generate_mixture(**settings, seed=seed), 300, seed, device) for seed in range(seeds)
         ]
-        best = [round(max(trial.score for trial in count.trials), 3) for count in counts]
-        rows.append({**settings, "chosen": [count.K for count in counts], "best_score": best})
+        best_scores = [round(max(trial.score for trial in count.trials), 3) for count in counts]
+        rows.append({**settings, "chosen": [count.K for count in counts], "best_score": best_scores})
         print(rows[-1], flush=True)
     return {"candidates": AutoK().candidates, "rows": rows}
 
@@ -155,7 +160,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
     scene = generate_scene(TRAIN_IMAGES, SIZE, TRAIN_SEED)
     stage1 = Stage1.load(Run.open(run), device)
     last_column = stage1.config.map_size - 1
-    plain: list[torch.Tensor] = []  # descriptors in the images, [batch, 20, D] each
+    descriptors: list[torch.Tensor] = []  # descriptors in the images, [batch, 20, D] each
     mirrored: list[torch.Tensor] = []  # descriptors in the mirror images
     with torch.no_grad():
         for start in range(0, len(scene.images), 50):
@@ -163,7 +168,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
             maps, mirrored_features = stage1.phi.forward_with_mirror(pixels.float() / 255)
             xy = torch.from_numpy(scene.xy[start : start + 50]).float().clamp(0, SIZE - 1).to(device)
             cells = to_cells(xy)
-            plain.append(stage1.phi.describe(maps.features, cells))
+            descriptors.append(stage1.phi.describe(maps.features, cells))
             flipped = torch.stack([last_column - cells[..., 0], cells[..., 1]], dim=-1)
             mirrored.append(stage1.phi.describe(mirrored_features, flipped))
     visible = torch.from_numpy(scene.visible).to(device)
@@ -172,7 +177,7 @@ def choose_for_toy(run: Path, seeds: int, device: torch.device) -> dict[str, Any
         torch.zeros(len(image), 2, device=device),
         image,
         torch.ones(len(image), device=device),
-        torch.cat(plain)[visible],
+        torch.cat(descriptors)[visible],
     )
     described = DescribedPoints(points, torch.cat(mirrored)[visible])
     counts = [_choose_k(described, len(scene.images), seed, device) for seed in range(seeds)]
@@ -266,8 +271,8 @@ def _load_split(
 ) -> Split:
     folder = data / "images" / name
     truth = read_ground_truth(data / f"{name}.json", list_images([folder]))
-    selected = set(_sample_paths(folder, max_images))
-    truth = truth.select(np.flatnonzero([ref.path in selected for ref in truth.refs]))
+    selected_paths = set(_sample_paths(folder, max_images))
+    truth = truth.select(np.flatnonzero([ref.path in selected_paths for ref in truth.refs]))
     store = load_store(truth.refs, config.images, float("inf"), None)
     described = describe_images(phi, PixelFeed(store.pixels, device), config)
     return Split(described, truth, store.regions)

@@ -98,9 +98,9 @@ def estimate_all_reduce(gpus: int, size: float, assumptions: Assumptions = ASSUM
     gpus_per_node, nodes = split_into_nodes(gpus, assumptions)
     within_part = size / gpus_per_node
     between_part = within_part / nodes
-    within = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
-    between = 2 * (nodes - 1) * (between_part / assumptions.network + assumptions.hop_network)
-    return within + between
+    seconds_in_nodes = 2 * (gpus_per_node - 1) * (within_part / assumptions.nvlink + assumptions.hop_nvlink)
+    seconds_between_nodes = 2 * (nodes - 1) * (between_part / assumptions.network + assumptions.hop_network)
+    return seconds_in_nodes + seconds_between_nodes
 
 
 def count_sent_bytes(gpus: int, size: float, assumptions: Assumptions = ASSUMPTIONS) -> tuple[float, float]:
@@ -145,10 +145,10 @@ def plan_training(
     total_batch = min(gpus * assumptions.max_batch, num_views / assumptions.min_steps)
     busy = max(1, min(gpus, int(total_batch // 2)))
     steps, batch = num_views / total_batch, total_batch / busy
-    step = compute_step_seconds(batch, rates) * compute_slowest_gpu_factor(
+    step_seconds = compute_step_seconds(batch, rates) * compute_slowest_gpu_factor(
         busy, assumptions
     ) + estimate_all_reduce(busy, count_gradient_bytes(assumptions), assumptions)
-    return Training(steps, batch, busy, steps * step)
+    return Training(steps, batch, busy, steps * step_seconds)
 
 
 def estimate_independent_work(

@@ -164,9 +164,9 @@ def _build_gradients_table(rates: Rates) -> str:
                 *map(_format_bytes, run),
             ]
         )
-    runs = [f"per run on {name} images" for name in SIZES]
+    titles = [f"per run on {name} images" for name in SIZES]
     return _format_table(
-        ["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *runs], rows
+        ["GPUs", "per step, in the node", "per step, to other nodes", "time per step", *titles], rows
     )
 
 

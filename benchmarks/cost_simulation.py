@@ -39,12 +39,12 @@ def simulate_exchange(
         Times in seconds, [nodes, GPUs per node].
     """
     nodes, gpus_per_node = ready.shape
-    within = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
-    between = _Link(assumptions.network, assumptions.hop_network, axis=0)
+    link_in_node = _Link(assumptions.nvlink, assumptions.hop_nvlink, axis=1)
+    link_between_nodes = _Link(assumptions.network, assumptions.hop_network, axis=0)
     # Each GPU sums one part over its node, then over all nodes. Then the GPUs of a node exchange the parts.
-    ready = _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
-    ready = _ring(ready, 2 * (nodes - 1), size / gpus_per_node / nodes, between, assumptions, rng)
-    return _ring(ready, gpus_per_node - 1, size / gpus_per_node, within, assumptions, rng)
+    ready = _ring(ready, gpus_per_node - 1, size / gpus_per_node, link_in_node, assumptions, rng)
+    ready = _ring(ready, 2 * (nodes - 1), size / gpus_per_node / nodes, link_between_nodes, assumptions, rng)
+    return _ring(ready, gpus_per_node - 1, size / gpus_per_node, link_in_node, assumptions, rng)
 
 
 @dataclass(frozen=True)

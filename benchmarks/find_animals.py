@@ -57,13 +57,15 @@ def measure_flies(folder: Path) -> dict[str, Any]:
     tracks, speed = _track(folder / "video.mp4", 2, Tracking())
     thorax = points[:, :, names.index("thorax")]
     distance = np.linalg.norm(tracks.center - thorax, axis=2)  # [frames, 2]
-    exchanged = np.linalg.norm(tracks.center[:, ::-1] - thorax, axis=2)  # distance with exchanged identities
+    exchanged_distance = np.linalg.norm(
+        tracks.center[:, ::-1] - thorax, axis=2
+    )  # distance with exchanged identities
     known = np.isfinite(distance).all(axis=1)
-    is_swapped = (exchanged.sum(axis=1) < distance.sum(axis=1))[known]
+    is_swapped = (exchanged_distance.sum(axis=1) < distance.sum(axis=1))[known]
     if is_swapped.mean() > 0.5:  # the tracker numbered the flies in the other order
         tracks, distance, is_swapped = (
             AnimalTracks(tracks.center[:, ::-1], tracks.side),
-            exchanged,
+            exchanged_distance,
             ~is_swapped,
         )
     # Side of a square with the area of the box around all points of a fly.

@@ -147,9 +147,9 @@ def generate_vectors(vectors: int, dimensions: int, centers: int = 200) -> torch
     """Generate noisy unit vectors [vectors, dimensions] around random centers."""
     generator = torch.Generator().manual_seed(SEED)
     directions = normalize(torch.randn(centers, dimensions, generator=generator), dim=1)
-    center = torch.randint(centers, (vectors,), generator=generator)
+    center_index = torch.randint(centers, (vectors,), generator=generator)
     noise = 2 * torch.randn(vectors, dimensions, generator=generator) / dimensions**0.5
-    return normalize(directions[center] + noise, dim=1)
+    return normalize(directions[center_index] + noise, dim=1)
 
 
 def _fit_selfmark(vectors: torch.Tensor, clusters: int, iterations: int, restarts: int) -> torch.Tensor:

@@ -2,10 +2,10 @@
 
     python benchmarks/onnx_exporter.py --out docs/results/onnx_exporter.json
 
-The script needs onnxscript and the extra `onnx`. It exports two detectors with every variant: `demo` ships
-with selfmark; `full` has the network of preset `paper` (256 channels, 256 px) with random weights. The input
-of all graphs is network images, which are already cropped and resized. The output is landmarks: the graphs
-contain the network, the averaging with the mirror image, and the reading of heatmaps.
+The script needs onnxscript and the extra `onnx`. It exports two detectors, each in every variant below.
+`demo` ships with selfmark. `full` has the network of preset `paper` (256 channels, 256 px) with random
+weights. The input of all graphs is network images, which are already cropped and resized. The output is
+landmarks: the graphs contain the network, the averaging with the mirror image, and the reading of heatmaps.
 
 float32: hand                selfmark.export.onnx_export
          exporter            torch.onnx.export(dynamo=True) with its default, opset 18
@@ -24,8 +24,8 @@ Time is CPU time with one thread, because `selfmark predict` also runs each ONNX
 processes different images on different cores. In every round, all variants take a turn, in random order. A
 turn opens the graph, calls it once to warm up, and then times some calls. Rows give the median and the
 fastest of all calls. They also compare each variant with the hand-written graph of the same precision in two
-ways: the median over the rounds of the ratio of times (`_slower`), and the ratio of the fastest calls
-(`_fastest_slower`). The two differ if other programs disturb the measurement.
+ways: by the ratio of their times in each round, of which the row gives the median (`_slower`), and by the
+ratio of their fastest calls (`_fastest_slower`). The two differ if other programs disturb the measurement.
 
 Accuracy is the distance to the landmarks of `Detector` (torch, float32) in network pixels, on images that
 were not used for calibration. The weights of `full` are random, so its heatmaps have many peaks of almost
@@ -251,7 +251,7 @@ def export(detector: Detector, path: Path, opset: int, layers: PlainNetworkOps |
 
 
 def write_without_cropping(source: Path, path: Path) -> None:
-    """Write selfmark's graph without the cropping of images, as `OnnxDetector` uses it."""
+    """Write selfmark's graph as `OnnxDetector` uses it: without the nodes that crop images."""
     graph = onnx.utils.Extractor(onnx.load(source)).extract_model([CROPS], [CROP_XY, "scores"])
     path.write_bytes(graph.SerializeToString())
 
@@ -269,11 +269,11 @@ class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
 
 def quantize(source: Path, calibration: Tensor, path: Path, options: dict[str, Any]) -> None:
     """Write the graph that ONNX Runtime's quantizer makes from another graph."""
-    prepared = path.with_suffix(".prepared.onnx")
+    prepared_path = path.with_suffix(".prepared.onnx")
     # Symbolic shape inference fails on these graphs.
-    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    quant_pre_process(str(source), str(prepared_path), skip_symbolic_shape=True)
     quantize_static(
-        str(prepared),
+        str(prepared_path),
         str(path),
         CalibrationImages(calibration),
         quant_format=QuantFormat.QDQ,
@@ -293,9 +293,9 @@ def find_float32_convolutions(path: Path) -> list[str]:
     groups = [
         next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1) for node in nodes
     ]
-    full = [node.name for node, count in zip(nodes, groups, strict=True) if count == 1]
+    ungrouped = [node.name for node, count in zip(nodes, groups, strict=True) if count == 1]
     depthwise = [node.name for node, count in zip(nodes, groups, strict=True) if count > 1]
-    return [full[0], *full[-2:], *depthwise]
+    return [ungrouped[0], *ungrouped[-2:], *depthwise]
 
 
 # --- measurements ---------------------------------------------------------------------------------------
@@ -338,12 +338,12 @@ def measure_speed(name: str, paths: dict[str, Path], images: Floats, rounds: int
         ratio = median(
             median(turn) / median(hand_turn) for turn, hand_turn in zip(turns, hand_turns, strict=True)
         )
-        fastest = min(map(min, turns))
+        fastest_call = min(map(min, turns))
         prefix = f"onnx_exporter_{name}_{variant}_batch{len(images)}"
         rows[prefix] = median(duration for turn in turns for duration in turn), "ms of processor time"
-        rows[f"{prefix}_fastest"] = fastest, "ms of processor time"
+        rows[f"{prefix}_fastest"] = fastest_call, "ms of processor time"
         rows[f"{prefix}_slower"] = 100 * (ratio - 1), "% slower than hand"
-        slower = 100 * (fastest / min(map(min, hand_turns)) - 1)
+        slower = 100 * (fastest_call / min(map(min, hand_turns)) - 1)
         rows[f"{prefix}_fastest_slower"] = slower, "% slower than hand"
     return rows
 

@@ -88,8 +88,8 @@ def compare(name: str, detector: Detector, images: list[Pixels]) -> Rows:
                 rows[f"onnx_{name}_{precision}{title}_median"] = float(np.median(values)), unit
                 rows[f"onnx_{name}_{precision}{title}_99"] = float(np.percentile(values, 99)), unit
                 rows[f"onnx_{name}_{precision}{title}_max"] = float(values.max()), unit
-            within = 100 * float((distance.max(axis=1) < 0.05).mean())
-            rows[f"onnx_{name}_{precision}_within"] = within, "% of images within 0.05 px everywhere"
+            percent_within = 100 * float((distance.max(axis=1) < 0.05).mean())
+            rows[f"onnx_{name}_{precision}_within"] = percent_within, "% of images within 0.05 px everywhere"
             rows[f"onnx_{name}_{precision}_file"] = path.stat().st_size / 1e6, "MB"
             photo = cv2.resize(images[0], PHOTO[::-1], interpolation=cv2.INTER_CUBIC)
             square = cv2.resize(images[0], (size, size), interpolation=cv2.INTER_AREA)

@@ -128,10 +128,10 @@ def measure_speed(name: str, config: Config, batches: tuple[int, ...], repeats: 
             torch.set_num_threads(threads)
             detectors = make_detectors(config, mirrored, images, Path(folder))
             measured = _measure_detectors(detectors, images, batches, repeats, max_wait / 4)
-            fastest = {
+            best_rates = {
                 key: max(measurement.rate for measurement in repeated) for key, repeated in measured.items()
             }
-            rows |= _build_speed_rows(name, suffix, fastest, "images/s")
+            rows |= _build_speed_rows(name, suffix, best_rates, "images/s")
             load = statistics.mean(
                 measurement.other_load for repeated in measured.values() for measurement in repeated
             )
@@ -142,14 +142,14 @@ def measure_speed(name: str, config: Config, batches: tuple[int, ...], repeats: 
 def _build_speed_rows(name: str, suffix: str, rates: dict[tuple[str, int], float], unit: str) -> Rows:
     """Return a row per runtime and batch size, a row per runtime at its best batch size, and the ratios."""
     rows: Rows = {}
-    best: dict[str, float] = {}
+    best_rates: dict[str, float] = {}
     for (runtime, batch), rate in rates.items():
         rows[f"predict_cpu_{name}_{runtime}{suffix}_batch{batch}"] = rate, unit
-        best[runtime] = max(rate, best.get(runtime, 0.0))
-    for runtime, rate in best.items():
+        best_rates[runtime] = max(rate, best_rates.get(runtime, 0.0))
+    for runtime, rate in best_rates.items():
         rows[f"predict_cpu_{name}_{runtime}{suffix}"] = rate, unit
-    rows[f"predict_cpu_{name}_ratio{suffix}"] = best["onnx"] / best["torch"], RATIO_UNIT
-    rows[f"predict_cpu_{name}_int8_ratio{suffix}"] = best["int8"] / best["torch"], RATIO_UNIT
+    rows[f"predict_cpu_{name}_ratio{suffix}"] = best_rates["onnx"] / best_rates["torch"], RATIO_UNIT
+    rows[f"predict_cpu_{name}_int8_ratio{suffix}"] = best_rates["int8"] / best_rates["torch"], RATIO_UNIT
     return rows
 
 

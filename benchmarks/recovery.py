@@ -100,8 +100,10 @@ def measure(images: int, device: torch.device) -> dict[str, dict[str, Any]]:
     del labeled
     labeled, host_values = time_recovery(described, device, "recovery_host")
     assert labeled.centroids is not None
-    same = torch.equal(labeled.label.cpu(), expected) and torch.equal(labeled.centroids.cpu(), centroids)
-    host_values["recovery_host_same"] = _build_entry(float(same), "1 if labels and centroids are identical")
+    is_same = torch.equal(labeled.label.cpu(), expected) and torch.equal(labeled.centroids.cpu(), centroids)
+    host_values["recovery_host_same"] = _build_entry(
+        float(is_same), "1 if labels and centroids are identical"
+    )
     return values | host_values
 
 
@@ -187,11 +189,11 @@ def _measure_tf32_changes(described: DescribedPoints, centroids: torch.Tensor) -
     """Return the fraction of points that TF32 matrix products would assign to another cluster."""
     assert described.points.descriptor is not None
     vectors = described.points.descriptor[:1_000_000]
-    exact = nearest_centroid(vectors, centroids).cluster
+    exact_cluster = nearest_centroid(vectors, centroids).cluster
     torch.set_float32_matmul_precision("high")
-    rounded = (centroids.square().sum(dim=1) - 2 * vectors @ centroids.T).argmin(dim=1)
+    tf32_cluster = (centroids.square().sum(dim=1) - 2 * vectors @ centroids.T).argmin(dim=1)
     torch.set_float32_matmul_precision("highest")
-    return float((exact != rounded).float().mean())
+    return float((exact_cluster != tf32_cluster).float().mean())
 
 
 @contextmanager
@@ -199,12 +201,12 @@ def _accumulate_time(
     step_seconds: dict[str, float], name: str, function: str, device: torch.device
 ) -> Iterator[None]:
     """Add the seconds spent in one function of the recovery module to `step_seconds[name]`."""
-    original: Callable[..., Any] = getattr(recovery, function)
+    original_function: Callable[..., Any] = getattr(recovery, function)
 
     def timed(*arguments: Any) -> Any:
         _synchronize(device)
         started = time.perf_counter()
-        result = original(*arguments)
+        result = original_function(*arguments)
         _synchronize(device)
         step_seconds[name] = step_seconds.get(name, 0.0) + time.perf_counter() - started
         return result
@@ -213,7 +215,7 @@ def _accumulate_time(
     try:
         yield
     finally:
-        setattr(recovery, function, original)
+        setattr(recovery, function, original_function)
 
 
 def _synchronize(device: torch.device) -> None:

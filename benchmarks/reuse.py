@@ -1,4 +1,4 @@
-"""Measure how much corrections, or a start from a trained detector, reduce the error.
+"""Measure how much the error drops through corrections, or through a start from a trained detector.
 
 The results are in docs/results/reuse.json.
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder for the runs, which are kept")
     parser.add_argument("--landmarks", type=int, default=10, help="number of landmarks")
     parser.add_argument(
-        "--iterations", type=int, default=100, help="iterations of the first or only detector"
+        "--iterations", type=int, default=100, help="iterations of the first detector (start) or the only one"
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the second detector")
     parser.add_argument("--part", choices=("corrections", "start"), required=True)
@@ -109,7 +109,7 @@ def train(
         return
     shutil.rmtree(folder, ignore_errors=True)
     settings = {"student.rounds": 1, "student.iterations": iterations, "seed": seed}
-    settings["evaluation.num_samples"] = 8  # the checks at the end are not used here
+    settings["evaluation.num_samples"] = 8  # fast checks at the end: their results are not used here
     images = [str(path) for path in truth.paths]
     discover(images, landmarks, folder, settings=settings, device="cpu", start_from=start)
 
@@ -133,12 +133,12 @@ def measure_corrections(
         copy = runs / f"corrections-{count}"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(run, copy)
-        corrected = np.linspace(0, len(truth) - 1, count).round().astype(int)
-        labels = write_corrections(truth.select(corrected), points, detector.names, copy / "labels.json")
+        corrected_rows = np.linspace(0, len(truth) - 1, count).round().astype(int)
+        labels = write_corrections(truth.select(corrected_rows), points, detector.names, copy / "labels.json")
         started = time.perf_counter()
         result = refine_run(copy, labels, [str(path) for path in truth.paths], "cpu", force=True)
         seconds = time.perf_counter() - started
-        others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected))
+        others = truth.select(np.setdiff1d(np.arange(len(truth)), corrected_rows))
         before, after = (
             measure_landmark_error(model, others, points) for model in (detector, Detector.load(copy))
         )
@@ -209,10 +209,12 @@ def measure_start(
                 folder = runs / f"second-{kind}-{count}-{seed}"
                 train(truth.select(second), folder, landmarks, count, seed, start)
                 fit = truth.select(np.sort(np.concatenate([first, second])))
-                error, guessing = measure_forward_error(Detector.load(folder), fit, truth.select(test))
+                error, mean_shape_error = measure_forward_error(
+                    Detector.load(folder), fit, truth.select(test)
+                )
                 errors[kind].append(error)
         rounded = {kind: [round(error, 3) for error in values] for kind, values in errors.items()}
-        yield {"iterations": count, **rounded, "guessing": round(guessing, 3)}
+        yield {"iterations": count, **rounded, "guessing": round(mean_shape_error, 3)}
 
 
 def measure_forward_error(

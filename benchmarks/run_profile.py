@@ -85,24 +85,27 @@ def profile(run: Path, start_time: float | None = None) -> dict[str, float]:
     seconds = dict.fromkeys(PARTS, 0.0)
     if start_time is not None:
         seconds["before the log"] = events[0]["time"] - start_time
-    previous: dict[str, Any] | None = None
+    previous_event: dict[str, Any] | None = None
     for event in events:
-        if previous is not None:
-            seconds[_find_part(event, previous)] += event["time"] - previous["time"]
-        previous = event
+        if previous_event is not None:
+            seconds[_find_part(event, previous_event)] += event["time"] - previous_event["time"]
+        previous_event = event
     return {part: round(value, 2) for part, value in seconds.items()}
 
 
-def _find_part(event: dict[str, Any], previous: dict[str, Any]) -> str:
+def _find_part(event: dict[str, Any], previous_event: dict[str, Any]) -> str:
     """Return the part of the run that an event ends."""
     name = event["event"]
     if name == "train":
-        is_first = previous["event"] not in ("train", "movement", "checkpoint")
+        is_first = previous_event["event"] not in ("train", "movement", "checkpoint")
         return "first steps of each phase" if is_first else "steps"
     if name == "agreement" and event["stage"] == "student":
         return "features and zero-shot landmarks"  # the comparison with the zero-shot landmarks
     if name == "progress":
-        if event["stage"] == "checking landmarks" and previous.get("stage") == "training a second detector":
+        if (
+            event["stage"] == "checking landmarks"
+            and previous_event.get("stage") == "training a second detector"
+        ):
             return "verification"  # the comparison of the two detectors, after the second training
         return _BY_STAGE.get(event["stage"], "features and zero-shot landmarks")
     return _BY_EVENT.get(name, "features and zero-shot landmarks")

@@ -7,6 +7,8 @@ The benchmark times Stage 1 steps. The images are in host memory: copies of 500 
 any number of images. For comparison, the smallest data set is also measured with the images on the device.
 Rows give the peak memory of the process and of the GPU, and the bytes per image of the pixels, of the points,
 and of the descriptors in a correspondence recovery.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ features; the stage `recovery` measures describe and recovery. The peaks of the 
 per second and do not include the processes that decode images. Anonymous memory is what the process
 allocates. File memory is mapped from files; the system can reclaim it at any time. Each row is written as
 soon as it is measured, so that an interruption loses no finished row.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations
@@ -221,7 +223,7 @@ def read_memory() -> dict[str, int]:
 @contextmanager
 def track(peaks: Row, device: torch.device) -> Iterator[None]:
     """Measure the seconds of a block and the peaks of its memory; store them in `peaks`."""
-    highest: dict[str, int] = {}
+    peak_bytes: dict[str, int] = {}
     stopped = threading.Event()
 
     def sample() -> None:
@@ -229,7 +231,7 @@ def track(peaks: Row, device: torch.device) -> Iterator[None]:
         while not is_last:
             is_last = stopped.wait(SAMPLE_SECONDS)
             for name, value in read_memory().items():
-                highest[name] = max(value, highest.get(name, 0))
+                peak_bytes[name] = max(value, peak_bytes.get(name, 0))
 
     is_cuda = device.type == "cuda"
     if is_cuda:
@@ -246,8 +248,8 @@ def track(peaks: Row, device: torch.device) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-    peaks["host_anon_peak_gib"] = _to_gib(highest.get("RssAnon"))
-    peaks["host_file_peak_gib"] = _to_gib(highest.get("RssFile"))
+    peaks["host_anon_peak_gib"] = _to_gib(peak_bytes.get("RssAnon"))
+    peaks["host_file_peak_gib"] = _to_gib(peak_bytes.get("RssFile"))
     peaks["gpu_peak_gib"] = _to_gib(torch.cuda.max_memory_allocated() if is_cuda else None)
 
 
@@ -270,9 +272,9 @@ def measure(
     peaks: Row = {}
     with track(peaks, device):
         result = work()
-    processed = images if used is None else used
-    rate = {"images": images, "value": round(processed / peaks["seconds"], 1), "unit": "images/s"}
-    return {"name": f"{name}_{images}", **rate, "used": processed, **peaks}, result
+    num_processed = images if used is None else used
+    rate = {"images": images, "value": round(num_processed / peaks["seconds"], 1), "unit": "images/s"}
+    return {"name": f"{name}_{images}", **rate, "used": num_processed, **peaks}, result
 
 
 # --- stages ------------------------------------------------------------------------------------------
@@ -328,10 +330,10 @@ def open_feed(work: Path, count: int, config: Config, device: torch.device) -> P
     """Return a feed of the first images in the file that the stage `reading` has written."""
     path = work / "pixels" / "images.u8"
     shape = (3, config.images.size, config.images.size)
-    stored = path.stat().st_size // int(np.prod(shape)) if path.exists() else 0
-    if stored < count:
-        raise SystemExit(f"{path} has {stored:,} images, not {count:,}: run the stage 'reading' first")
-    pixels = np.memmap(path, np.uint8, "r+", shape=(stored, *shape))
+    num_stored = path.stat().st_size // int(np.prod(shape)) if path.exists() else 0
+    if num_stored < count:
+        raise SystemExit(f"{path} has {num_stored:,} images, not {count:,}: run the stage 'reading' first")
+    pixels = np.memmap(path, np.uint8, "r+", shape=(num_stored, *shape))
     return PixelFeed(torch.from_numpy(pixels)[:count], device, config.runtime.device_fraction)
 
 
@@ -384,11 +386,11 @@ def compute_features(encoder: Encoder, feed: PixelFeed, config: Config, work: Pa
     """Choose images and compute the same features as discovery; hold all of them at the same time."""
     rows = torch.from_numpy(evenly_spaced(len(feed), config.features.max_images))
     pixels = feed.pixels if len(rows) == len(feed) else feed.pixels[rows]
-    used = PixelFeed(pixels, feed.device, config.runtime.device_fraction)
-    whole = slice(0, len(used))
+    used_feed = PixelFeed(pixels, feed.device, config.runtime.device_fraction)
+    all_rows = slice(0, len(used_feed))
     try:
-        cells = [describe_cells(encoder, used, whole, config, work, flip) for flip in (False, True)]
-        describe_colors(used, whole, config.runtime.predict_batch)
+        cells = [describe_cells(encoder, used_feed, all_rows, config, work, flip) for flip in (False, True)]
+        describe_colors(used_feed, all_rows, config.runtime.predict_batch)
         del cells
     finally:
         remove_stored_cells(work)
@@ -415,22 +417,24 @@ def measure_recovery(arguments: argparse.Namespace, config: Config) -> Iterator[
     torch.manual_seed(0)
     phi = Phi(config.network)
     prepare_network(phi, device, config.runtime)
-    few = open_feed(arguments.work, min(WARM_UP_IMAGES, *arguments.images), config, device)
-    describe_images(phi, few, config)  # The first passes are slow: kernels are compiled.
+    warm_up_feed = open_feed(arguments.work, min(WARM_UP_IMAGES, *arguments.images), config, device)
+    describe_images(phi, warm_up_feed, config)  # The first passes are slow: kernels are compiled.
     for count in sorted(arguments.images):
-        limited, fitting = limit_points(count, config, arguments.host_gib)
-        feed = open_feed(arguments.work, count, limited, device)
-        row, described = measure("describe", count, partial(describe_images, phi, feed, limited), device)
+        limited_config, num_fitting = limit_points(count, config, arguments.host_gib)
+        feed = open_feed(arguments.work, count, limited_config, device)
+        row, described = measure(
+            "describe", count, partial(describe_images, phi, feed, limited_config), device
+        )
         vectors = [described.points.descriptor, described.mirrored]
         yield row | {
-            "max_points": limited.heatmaps.max_points,
-            "images_that_fit": fitting,
+            "max_points": limited_config.heatmaps.max_points,
+            "images_that_fit": num_fitting,
             "points_per_image": round(len(described.points) / count, 2),
             "descriptor_gib": _to_gib(sum(values.nbytes for values in vectors if values is not None)),
             "descriptors_on": described.points.xy.device.type,
         }
         generator = torch.Generator(device).manual_seed(0)
-        settings = (limited.K, limited.M, limited.correspondence, generator)
+        settings = (limited_config.K, limited_config.M, limited_config.correspondence, generator)
         recover = partial(recover_correspondence, described, *settings)
         row, labeled = measure("recovery", count, recover, device)
         yield row | {"kept_per_image": round(len(labeled.points) / count, 2)}

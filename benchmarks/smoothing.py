@@ -160,7 +160,7 @@ def measure_predictions(xy: Floats, track: Track) -> dict[str, float]:
     }
 
 
-def measure_lag(xy: Floats, reference: Floats, largest: int = 5) -> float:
+def measure_lag(xy: Floats, reference: Floats, max_lag: int = 5) -> float:
     """Return by how many frames `xy` [T, K, 2] lags behind the reference.
 
     The lag is the shift with the highest correlation of velocities. A parabola through the neighbors of the
@@ -169,7 +169,7 @@ def measure_lag(xy: Floats, reference: Floats, largest: int = 5) -> float:
     Args:
         xy: positions in pixels.
         reference: positions without lag, [T, K, 2].
-        largest: largest lag that is tried, in frames.
+        max_lag: largest lag that is tried, in frames.
     """
     velocity, expected = np.diff(xy, axis=0), np.diff(reference, axis=0)
     limit = np.nanquantile(np.linalg.norm(expected, axis=2), 0.99)  # jumps would dominate the correlation
@@ -177,18 +177,18 @@ def measure_lag(xy: Floats, reference: Floats, largest: int = 5) -> float:
         np.where(np.linalg.norm(steps, axis=2, keepdims=True) <= limit, steps, np.nan)
         for steps in (velocity, expected)
     )
-    shifts = np.arange(-largest, largest + 1)
+    shifts = np.arange(-max_lag, max_lag + 1)
     correlation = np.array(
         [
             np.nanmean(
-                velocity[largest + shift : len(velocity) - largest + shift] * expected[largest:-largest]
+                velocity[max_lag + shift : len(velocity) - max_lag + shift] * expected[max_lag:-max_lag]
             )
             for shift in shifts
         ]
     )
-    best = int(np.clip(correlation.argmax(), 1, len(correlation) - 2))
-    before, peak, after = correlation[best - 1 : best + 2]
-    return float(shifts[best] + (before - after) / (2 * (before - 2 * peak + after)))
+    best_index = int(np.clip(correlation.argmax(), 1, len(correlation) - 2))
+    before, peak, after = correlation[best_index - 1 : best_index + 2]
+    return float(shifts[best_index] + (before - after) / (2 * (before - 2 * peak + after)))
 
 
 def _measure_top_speed(xy: Floats) -> float:

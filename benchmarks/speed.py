@@ -11,6 +11,8 @@ the median over 5 stretches of consecutive steps or passes.
 `cold_first_step_s` is the time from the start of a new process, with an empty compilation cache, to the end
 of its fourth step. Kernels are compiled in other threads, as in a run. `warm_first_step_s` is the same for a
 second process, which finds the compiled kernels.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
 """
 
 from __future__ import annotations

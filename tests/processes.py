@@ -57,9 +57,9 @@ def run_patched_command_in_processes(
 
 
 def _run_children(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     pipes = [FORKSERVER.Pipe(duplex=False) for _ in range(size)]
     children = [
         FORKSERVER.Process(target=_run_child, args=(rank, size, port, pipes[rank][1], function, arguments))

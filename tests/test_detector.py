@@ -1,4 +1,7 @@
-"""Test the detector: coordinates, mirroring at test time, saving and loading, invalid files."""
+"""Test the detector: coordinates, mirroring at test time, saving and loading, invalid files.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ class _BiasedNetwork(Psi):
         return torch.cat([0.4 * ramp + red, 0.4 * ramp.flip(-1) + red], dim=1)
 
 
-def test_flip_test_averages_with_the_mirror_partner() -> None:
+def test_flipping_at_test_time_averages_with_the_mirror_partner() -> None:
     card = _build_detector().card
     images = (torch.rand(2, 3, 64, 64) * 255).to(torch.uint8)
     flipping = Detector(_BiasedNetwork(NETWORK, 2), replace(card, mirror=(1, 0), flip_test=True))
@@ -119,7 +122,8 @@ def test_flip_test_averages_with_the_mirror_partner() -> None:
         best = expected_map.flatten(1).argmax(dim=1)
         cell_centers = 4 * torch.stack([best % side, best // side], dim=-1) + 1.5
         assert (unpaired.locate(images).xy[:, landmark] - cell_centers).abs().max() <= 2
-    # A user separates partners that the network has learned. The network still swaps them in mirrored images.
+    # A user separates two partners. The network, which has learned them as partners, still swaps them in
+    # mirrored images. It would be wrong to average each with itself, so nothing is averaged.
     separated = replace(card, mirror=(0, 1), trained_mirror=(1, 0), flip_test=True)
     without_flip = Detector(flipping.psi, replace(card, flip_test=False)).locate(images)
     assert torch.equal(Detector(flipping.psi, separated).locate(images).xy, without_flip.xy)
@@ -168,9 +172,9 @@ def test_detectors_on_encoders_are_saved_and_loaded(architecture: Architecture, 
     images = (random_images(3, 64) * 255).to(torch.uint8)
     assert torch.equal(loaded.locate(images).xy, detector.locate(images).xy)
     assert detector_fingerprint(loaded) == detector_fingerprint(detector)
-    other = "zero-shot" if architecture == "encoder" else "encoder"
+    other_architecture = "zero-shot" if architecture == "encoder" else "encoder"
     path = tmp_path / "model" / "model.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architecture": other}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architecture": other_architecture}))
     with pytest.raises(InputError, match=r"weights\.safetensors does not match .*model\.json"):
         Detector.load(tmp_path)
 
@@ -193,11 +197,11 @@ def test_a_detector_on_an_onnx_model_contains_a_copy_of_it(
     assert detector_fingerprint(loaded) == detector_fingerprint(detector)
     in_bfloat16 = Detector(detector.psi, detector.card, runtime=Runtime(precision="bf16"))
     assert (in_bfloat16.locate(images).xy - loaded.locate(images).xy).abs().median() < 0.5
-    other = Detector(loaded.psi, loaded.card)
-    assert not isinstance(other.psi, Psi)
+    other_detector = Detector(loaded.psi, loaded.card)
+    assert not isinstance(other_detector.psi, Psi)
     # The same weights on another ONNX model are another detector.
-    other.psi.encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
-    assert detector_fingerprint(other) != detector_fingerprint(detector)
+    other_detector.psi.encoder = build_encoder(f"onnx:{source}", make_model(["batch", 3, 32, 32]))
+    assert detector_fingerprint(other_detector) != detector_fingerprint(detector)
     (tmp_path / "model" / "features.safetensors").unlink()
     with pytest.raises(InputError, match=r"model\.json: cannot read the ONNX model '.*own\.onnx'"):
         Detector.load(tmp_path)
@@ -457,7 +461,7 @@ def test_objects_other_than_images_are_refused() -> None:
 
 
 def test_the_demo_detector_finds_the_toy_animal() -> None:
-    """On new pictures, true points predicted from the landmarks are much better than the mean shape."""
+    """On new pictures, the landmarks predict the true points much better than the mean shape does."""
     scene = generate_scene(80, 96, seed=11)
     landmarks = selfmark.load("demo")(list(scene.images)).xy.reshape(80, -1).astype(np.float64)
     truth = scene.xy.reshape(80, -1).astype(np.float64)

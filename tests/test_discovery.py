@@ -235,12 +235,12 @@ def test_processes_restarted_by_torchrun_resume_the_run(
 
 
 def test_unusable_images_leave_no_run_folder(photos: Path, tmp_path: Path) -> None:
-    few = tmp_path / "few"
-    few.mkdir()
+    few_photos = tmp_path / "few"
+    few_photos.mkdir()
     for path in sorted(photos.iterdir())[:5]:
-        shutil.copy(path, few)
+        shutil.copy(path, few_photos)
     with pytest.raises(InputError, match="5 usable images are too few"):
-        discover(few, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
+        discover(few_photos, output=tmp_path / "run", preset="tiny", settings=QUICK, device="cpu")
     assert not (tmp_path / "run").exists()
 
 

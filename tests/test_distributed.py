@@ -1,4 +1,7 @@
-"""Test runs that several processes share, on the CPU, as if torchrun had started them."""
+"""Test runs that several processes share, on the CPU, as if torchrun had started them.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +62,9 @@ def _build_environment() -> dict[str, str]:
 
 def _build_torchrun_command(photos: Path, output: Path, *options: str) -> list[str]:
     """Return the torchrun command of a discovery in two processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     words += ["--master-port", str(port), "-m", "selfmark"]
     return [*words, *_build_arguments(photos, output, SHARED), *options]
@@ -234,10 +237,12 @@ def feature_runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 def test_two_processes_with_features_find_the_same_first_landmarks_as_one(
     feature_runs: dict[int, Run],
 ) -> None:
-    single, both = (load_file(run.path / "points" / "zero-shot.safetensors") for run in feature_runs.values())
-    assert single.keys() == both.keys()
-    for name, value in single.items():
-        np.testing.assert_allclose(both[name], value, atol=1e-3, err_msg=name)
+    single_tensors, both_tensors = (
+        load_file(run.path / "points" / "zero-shot.safetensors") for run in feature_runs.values()
+    )
+    assert single_tensors.keys() == both_tensors.keys()
+    for name, value in single_tensors.items():
+        np.testing.assert_allclose(both_tensors[name], value, atol=1e-3, err_msg=name)
 
 
 def test_processes_train_on_features_together(feature_runs: dict[int, Run]) -> None:

@@ -2,6 +2,8 @@
 
 As in the paper, Phi is the network of Stage 1 and Psi is the network of a detector. `FeaturePsi` is a Psi
 that consists of a pretrained encoder and a small head.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
 """
 
 from __future__ import annotations
@@ -119,8 +121,8 @@ def test_an_installation_that_was_killed_is_not_listed_and_is_removed_by_the_nex
 def test_unusable_detectors_are_refused(
     library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = tmp_path / "other.safetensors"
-    write_tensors({"a": torch.zeros(1)}, {}, other)
+    other_weights = tmp_path / "other.safetensors"
+    write_tensors({"a": torch.zeros(1)}, {}, other_weights)
     text = tmp_path / "text.safetensors"
     text.write_text("hello")
     forged = tmp_path / "forged.safetensors"
@@ -145,13 +147,13 @@ def test_unusable_detectors_are_refused(
         ([tmp_path / "half.safetensors"], f"cannot be used: weights.safetensors: '{name}' is F16"),
         ([tmp_path / "shape.safetensors"], f"cannot be used: weights.safetensors: '{name}' is"),
         ([tmp_path / "extra.safetensors"], "'x' is not expected"),
-        ([other], "was not written by 'selfmark models save'"),
+        ([other_weights], "was not written by 'selfmark models save'"),
         ([text], "is damaged and cannot be read"),
         ([forged], "model.json"),
         ([tmp_path / "missing.safetensors"], "cannot read"),
-        ([other, "--sha256", "0" * 64], "has the sha256"),
-        ([other, "--sha256", "12"], "takes 64 hexadecimal digits"),
-        ([other, "--name", "../x"], "cannot be the name of a detector"),
+        ([other_weights, "--sha256", "0" * 64], "has the sha256"),
+        ([other_weights, "--sha256", "12"], "takes 64 hexadecimal digits"),
+        ([other_weights, "--name", "../x"], "cannot be the name of a detector"),
         (["https://127.0.0.1:9/x.safetensors"], "give the checksum"),
         (["https://127.0.0.1:9/x.safetensors", "--sha256", "0" * 64], "cannot download"),
         (["http://[::1/x.safetensors", "--sha256", "0" * 64], "cannot download"),

@@ -29,7 +29,7 @@ from tests.stored_results import assert_same_tensors, read_tensors
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(quick_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the finished run, which tests may resume."""
     return Path(shutil.copytree(quick_run, tmp_path_factory.mktemp("runs") / "uninterrupted"))
 
@@ -66,10 +66,10 @@ def test_landmarks_beat_the_mean_shape(tmp_path: Path) -> None:
     assert result.backward < result.mean_shape_backward
 
 
-def test_a_run_folder_has_all_files_and_events(uninterrupted: Path, photos: Path) -> None:
+def test_a_run_folder_has_all_files_and_events(finished_run: Path, photos: Path) -> None:
     for name in ("config.yaml", "run.json", "images.json", "model/model.json", "report/index.html"):
-        assert (uninterrupted / name).is_file(), name
-    run = Run.open(uninterrupted)
+        assert (finished_run / name).is_file(), name
+    run = Run.open(finished_run)
     assert run.config == override(preset("tiny"), QUICK)
     assert len(run.refs()) == 24
     events = run.events()
@@ -78,17 +78,17 @@ def test_a_run_folder_has_all_files_and_events(uninterrupted: Path, photos: Path
         assert name in kinds, name
     stages = [(event["stage"], event["round"]) for event in events if event["event"] == "train"]
     assert list(dict.fromkeys(stages)) == [("warm-up", 0), ("round", 1), ("round", 2), ("stage 2", 0)]
-    assert not list(uninterrupted.rglob("*.part"))
-    assert not [path for path in uninterrupted.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
+    assert not list(finished_run.rglob("*.part"))
+    assert not [path for path in finished_run.rglob("*") if path.suffix in (".pkl", ".pt", ".pth", ".npy")]
 
 
 @pytest.mark.usefixtures("without_report")
-def test_the_seed_determines_the_result(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
+def test_the_seed_determines_the_result(finished_run: Path, photos: Path, tmp_path: Path) -> None:
     discover(photos, output=tmp_path / "again", preset="tiny", settings=QUICK, device="cpu")
-    assert_same_tensors(uninterrupted, tmp_path / "again")
+    assert_same_tensors(finished_run, tmp_path / "again")
     discover(photos, output=tmp_path / "other", preset="tiny", settings=QUICK | {"seed": 1}, device="cpu")
     with pytest.raises(AssertionError):
-        assert_same_tensors(uninterrupted, tmp_path / "other")
+        assert_same_tensors(finished_run, tmp_path / "other")
 
 
 def _interrupt_at(number: int) -> Any:
@@ -106,7 +106,7 @@ def _interrupt_at(number: int) -> Any:
 
 @pytest.mark.parametrize("number", [3, 5, 9, 12, 15, 19, 23, 27, 30])
 def test_an_interrupted_run_resumes_to_the_same_result(
-    number: int, uninterrupted: Path, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
+    number: int, finished_run: Path, photos: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     output = tmp_path / "run"
     if number < 30:  # Checks and report take time, so only the last case has them.
@@ -116,18 +116,18 @@ def test_an_interrupted_run_resumes_to_the_same_result(
             photos, output=output, preset="tiny", settings=QUICK, device="cpu", listener=_interrupt_at(number)
         )
     discover(output=output, resume=True, device="cpu")
-    assert_same_tensors(uninterrupted, output)
+    assert_same_tensors(finished_run, output)
 
 
-def test_resuming_a_finished_run_changes_nothing(uninterrupted: Path) -> None:
-    before = read_tensors(uninterrupted)
-    discover(output=uninterrupted, resume=True, device="cpu")
-    for name, value in read_tensors(uninterrupted).items():
+def test_resuming_a_finished_run_changes_nothing(finished_run: Path) -> None:
+    before = read_tensors(finished_run)
+    discover(output=finished_run, resume=True, device="cpu")
+    for name, value in read_tensors(finished_run).items():
         assert torch.equal(value, before[name])
 
 
 @pytest.mark.usefixtures("without_report")
-def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
+def test_stage_2_can_follow_a_separate_stage_1(finished_run: Path, photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     train_stage1(photos, output=output, preset="tiny", settings=QUICK, device="cpu")
     assert not (output / "model").exists()
@@ -136,10 +136,10 @@ def test_stage_2_can_follow_a_separate_stage_1(uninterrupted: Path, photos: Path
     assert Stage1.load(Run.open(output), "cpu").centroids.shape[0] == QUICK["K"]
     train_stage1(output=output, resume=True, device="cpu")  # A finished Stage 1 is not changed.
     discover(output=output, resume=True, device="cpu")
-    assert_same_tensors(uninterrupted, output)
+    assert_same_tensors(finished_run, output)
 
 
-def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Path, tmp_path: Path) -> None:
+def test_weights_of_rounds_are_kept_if_requested(finished_run: Path, photos: Path, tmp_path: Path) -> None:
     """If a run stops after the last checkpoint of a round, resuming it saves the weights of that round."""
     settings = QUICK | {"rounds.keep_weights": True}
     output, stopped = tmp_path / "run", tmp_path / "stopped"
@@ -148,7 +148,7 @@ def test_weights_of_rounds_are_kept_if_requested(uninterrupted: Path, photos: Pa
     state = load_file(output / "checkpoints" / "stage1.safetensors")
     assert all(torch.equal(value, state[f"network.{name}"]) for name, value in last.items())
     assert any(not torch.equal(value, last[name]) for name, value in first.items())
-    assert not list((uninterrupted / "checkpoints").glob("round-*"))
+    assert not list((finished_run / "checkpoints").glob("round-*"))
 
     end_of_round_1 = QUICK["warmup.iterations"] + QUICK["rounds.iterations"]
 
@@ -241,15 +241,15 @@ def test_the_number_of_landmarks_must_be_positive(photos: Path, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_refuses_other_images(uninterrupted: Path, tmp_path: Path) -> None:
+def test_resume_refuses_other_images(finished_run: Path, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "new.png"), np.zeros((64, 64, 3), np.uint8))
     with pytest.raises(InputError, match="started on other images"):
-        discover(tmp_path, output=uninterrupted, resume=True, device="cpu")
+        discover(tmp_path, output=finished_run, resume=True, device="cpu")
 
 
-def test_two_processes_cannot_work_on_one_run(uninterrupted: Path) -> None:
-    with Run.open(uninterrupted).lock(), pytest.raises(InputError, match="another process"):
-        discover(output=uninterrupted, resume=True, device="cpu")
+def test_two_processes_cannot_work_on_one_run(finished_run: Path) -> None:
+    with Run.open(finished_run).lock(), pytest.raises(InputError, match="another process"):
+        discover(output=finished_run, resume=True, device="cpu")
 
 
 # The checks or the report at the end of a run use these settings, so their ablations run both.
@@ -276,7 +276,7 @@ ABLATIONS_IN_REPORT = {"warmup.bootstrap", "flip.train", "correspondence.mode", 
 )
 def test_every_ablation_takes_effect(
     changes: dict[str, Any],
-    uninterrupted: Path,
+    finished_run: Path,
     photos: Path,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -293,7 +293,7 @@ def test_every_ablation_takes_effect(
     if changes == {"flip.partner": "itself"}:
         assert detector.card.mirror == (0, 1, 2, 3)
     with pytest.raises(AssertionError):
-        assert_same_tensors(uninterrupted, tmp_path / "run")
+        assert_same_tensors(finished_run, tmp_path / "run")
 
 
 def test_bootstrapping_from_detector_descriptors_has_no_warm_up() -> None:
@@ -337,9 +337,9 @@ def test_temporal_pairs_of_a_video_change_the_result(
 ) -> None:
     path = tmp_path / "clip.avi"
     video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (96, 64))
-    wide = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
+    wide_image = cv2.copyMakeBorder(scene.images[0], 0, 0, 16, 16, cv2.BORDER_REFLECT)
     for shift in range(20):
-        video.write(np.roll(wide, shift % 5, axis=1)[..., ::-1])
+        video.write(np.roll(wide_image, shift % 5, axis=1)[..., ::-1])
     video.release()
     settings = QUICK | {"temporal.enabled": True}
     detector = discover(path, output=tmp_path / "run", preset="tiny", settings=settings, device="cpu")
@@ -347,10 +347,10 @@ def test_temporal_pairs_of_a_video_change_the_result(
     assert points.xy.shape == (20, 4, 2)
     assert Run.open(tmp_path / "run").refs()[3].frame == 3
     request.getfixturevalue("without_report")
-    plain = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
+    plain_detector = discover(path, output=tmp_path / "plain", preset="tiny", settings=QUICK, device="cpu")
     with pytest.raises(AssertionError):
         assert_same_tensors(tmp_path / "run", tmp_path / "plain")
-    assert plain.names == detector.names
+    assert plain_detector.names == detector.names
 
 
 def test_temporal_pairs_need_video_frames(photos: Path, tmp_path: Path) -> None:
@@ -391,8 +391,8 @@ def test_images_that_a_coco_file_calls_frames_form_temporal_pairs(
     assert Run.open(tmp_path / "run").refs()[3].clip == (f"{tmp_path / 'frames.json'}:1", 30)
 
 
-def test_a_run_can_be_loaded_and_applied(uninterrupted: Path, photos: Path) -> None:
-    detector = selfmark.load(str(uninterrupted))
+def test_a_run_can_be_loaded_and_applied(finished_run: Path, photos: Path) -> None:
+    detector = selfmark.load(str(finished_run))
     points = detector(photos / "003.png")
     assert isinstance(points, selfmark.Landmarks)
     assert points.xy.shape == (1, 4, 2)

@@ -131,8 +131,8 @@ def test_guessing_errors_stand_beside_backward_errors_or_are_noted_as_missing(
     }
     pages = quality_pages.build_pages(quality)
     assert "not recorded" not in pages["quality.md"]
-    without = {name: value for name, value in group.items() if "guessing" not in name}
-    quality["runs"]["yt68-superpoint-s0"]["by"]["yaw_bucket"]["0-30"] = without
+    group_without_guessing = {name: value for name, value in group.items() if "guessing" not in name}
+    quality["runs"]["yt68-superpoint-s0"]["by"]["yaw_bucket"]["0-30"] = group_without_guessing
     assert "guessing were not recorded for these groups" in quality_pages.build_pages(quality)["quality.md"]
     assert "| yt68-superpoint | backward, ridge 0.01 | 6.5 | 6.07 | 12.50 | yes |" in pages["quality.md"]
     assert "\n| yt68-superpoint | guessing, backward | 8.00 |\n" in pages["quality.md"]
@@ -496,8 +496,8 @@ def _summarize_minutes(rows: list[dict[str, Any]]) -> tuple[str, str]:
 
     If all runs shared their machine, return the mean minutes and the first word of the note about sharing.
     """
-    alone = [row["minutes"] for row in rows if "note" not in row]
-    if alone:
-        return f"{alone[0]:.1f}", ""
+    minutes_alone = [row["minutes"] for row in rows if "note" not in row]
+    if minutes_alone:
+        return f"{minutes_alone[0]:.1f}", ""
     mean = sum(row["minutes"] for row in rows) / len(rows)
     return f"{mean:.1f}", rows[0]["note"].split()[0]

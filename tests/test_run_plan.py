@@ -22,19 +22,19 @@ def resolve(preset: str, num_images: int, **settings: object) -> tuple[Config, s
 
 @pytest.mark.parametrize(("num_images", "factor"), [(60, 0.457), (3_000, 1.0), (40_000, 1.679), (10**6, 2.0)])
 def test_fast_trains_longer_on_more_images(num_images: int, factor: float) -> None:
-    reference, _ = resolve("fast", 3_000)
-    config, why = resolve("fast", num_images)
+    reference_config, _ = resolve("fast", 3_000)
+    config, reason = resolve("fast", num_images)
     for section in ITERATIONS:
-        expected = factor * getattr(reference, section).iterations
+        expected = factor * getattr(reference_config, section).iterations
         assert getattr(config, section).iterations == pytest.approx(expected, abs=1)
-    assert config.rounds.count == reference.rounds.count
-    assert (f"for {num_images:,} images" in why) == (factor != 1)
+    assert config.rounds.count == reference_config.rounds.count
+    assert (f"for {num_images:,} images" in reason) == (factor != 1)
 
 
 @pytest.mark.parametrize("preset", ["paper", "tiny"])
 def test_other_presets_have_a_fixed_schedule(preset: str) -> None:
-    few, many = (resolve(preset, num_images)[0] for num_images in (60, 40_000))
-    assert few == many
+    config_for_few, config_for_many = (resolve(preset, num_images)[0] for num_images in (60, 40_000))
+    assert config_for_few == config_for_many
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_options_and_settings_must_not_contradict_each_other(
     inputs = RunInputs(["a.png"])
     with pytest.raises(InputError, match=f"{setting}={value} contradicts the option for this setting"):
         check_request(inputs, RunOptions(settings={setting: value}, **option), torch.device("cpu"))
-    same = "0" if option == {"landmarks": "auto"} else str(next(iter(option.values())))
-    check_request(inputs, RunOptions(settings={setting: same}, **option), torch.device("cpu"))
+    same_value = "0" if option == {"landmarks": "auto"} else str(next(iter(option.values())))
+    check_request(inputs, RunOptions(settings={setting: same_value}, **option), torch.device("cpu"))
 
 
 def test_tracking_settings_are_used_to_track_animals() -> None:
@@ -79,23 +79,25 @@ def test_tracking_settings_are_used_to_track_animals() -> None:
 
 
 def test_a_fixed_schedule_and_iterations_of_the_user_are_kept() -> None:
-    fixed, why = resolve("fast", 60, schedule__growth=0)
-    assert fixed.stage2.iterations == resolve("fast", 3_000)[0].stage2.iterations
-    assert "images" not in why
-    own, _ = resolve("fast", 60, stage2__iterations=77)
-    assert own.stage2.iterations == 77
-    assert own.warmup.iterations == resolve("fast", 60)[0].warmup.iterations
+    fixed_config, reason = resolve("fast", 60, schedule__growth=0)
+    assert fixed_config.stage2.iterations == resolve("fast", 3_000)[0].stage2.iterations
+    assert "images" not in reason
+    own_config, _ = resolve("fast", 60, stage2__iterations=77)
+    assert own_config.stage2.iterations == 77
+    assert own_config.warmup.iterations == resolve("fast", 60)[0].warmup.iterations
 
 
 def test_methods_of_other_papers_have_a_fixed_schedule() -> None:
-    few, many = (resolve("fast", num_images, method="zhang2018")[0] for num_images in (60, 3_000))
-    assert few == many
+    config_for_few, config_for_many = (
+        resolve("fast", num_images, method="zhang2018")[0] for num_images in (60, 3_000)
+    )
+    assert config_for_few == config_for_many
 
 
-def test_no_preset_skips_iterations_unless_the_user_asks_for_it() -> None:
+def test_presets_skip_iterations_only_on_request() -> None:
     for name, settings in PRESETS.items():
         assert not settings.schedule.stop_when_still, name
-    config, why = resolve("tiny", 60, schedule__stop_when_still=True)
+    config, reason = resolve("tiny", 60, schedule__stop_when_still=True)
     assert config.schedule.stop_when_still
-    assert "rounds may end early" in why
+    assert "rounds may end early" in reason
     assert "early" not in resolve("paper", 60)[1]

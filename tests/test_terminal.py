@@ -124,7 +124,7 @@ def test_errors_in_arguments_are_one_harmless_line(
         assert "\N{CAT}" not in err
 
 
-def test_no_module_prints_without_the_console() -> None:
+def test_modules_print_only_through_the_console() -> None:
     root = Path(package.__file__).parent
     offenders = [
         f"{path.relative_to(root)}: {line.strip()}"

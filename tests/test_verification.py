@@ -35,14 +35,14 @@ def _verify(photos: Path, output: Path, **changes: Any) -> list[Event]:
 
 
 @pytest.fixture(scope="module")
-def verified(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def verified_run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("verified") / "run"
     _verify(photos, output)
     return output
 
 
-def test_neither_run_sees_the_held_out_images(verified: Path, photos: Path) -> None:
-    run = Run.open(verified)
+def test_neither_run_sees_the_held_out_images(verified_run: Path, photos: Path) -> None:
+    run = Run.open(verified_run)
     training, held_out = run.refs(), run.held_out_refs()
     assert len(held_out) == 3  # A tenth of 24 images, rounded up, is held out.
     assert sorted(ref.path for ref in [*training, *held_out]) == sorted(photos.iterdir())
@@ -50,26 +50,26 @@ def test_neither_run_sees_the_held_out_images(verified: Path, photos: Path) -> N
     assert content is not None
     assert content["images"] == 3
     assert content["second_run_images"] == 15  # 0.7 times 21 images, rounded up
-    assert not (verified / "verification").exists()
+    assert not (verified_run / "verification").exists()
 
 
-def test_the_agreement_is_part_of_metrics_and_report(verified: Path) -> None:
-    content = Run.open(verified).read_verification()
-    metrics = json.loads((verified / "metrics.json").read_text())
+def test_the_agreement_is_part_of_metrics_and_report(verified_run: Path) -> None:
+    content = Run.open(verified_run).read_verification()
+    metrics = json.loads((verified_run / "metrics.json").read_text())
     assert metrics["verification"] == content
-    page = (verified / "report" / "index.html").read_text()
+    page = (verified_run / "report" / "index.html").read_text()
     assert page.index("Verdict") < page.index("Error against a second run") < page.index("Landmarks to trust")
 
 
-def test_trust_and_verdict_are_stored_in_the_model_card(verified: Path) -> None:
-    checks = json.loads((verified / "metrics.json").read_text())["unlabelled"]
-    card = read_card(verified / "model")
+def test_trust_and_verdict_are_stored_in_the_model_card(verified_run: Path) -> None:
+    checks = json.loads((verified_run / "metrics.json").read_text())["unlabelled"]
+    card = read_card(verified_run / "model")
     assert list(card.trust) == pytest.approx(checks["trust"], abs=1e-4)
     assert card.verdict == checks["verdict"]
 
 
 def test_an_interrupted_verification_is_resumed(
-    verified: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verified_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare = verification.compare_detectors
 
@@ -83,12 +83,12 @@ def test_an_interrupted_verification_is_resumed(
     monkeypatch.setattr(verification, "compare_detectors", compare)
     events: list[Event] = []
     discover(photos, output=tmp_path / "run", resume=True, device="cpu", listener=events.append)
-    assert Run.open(tmp_path / "run").read_verification() == Run.open(verified).read_verification()
+    assert Run.open(tmp_path / "run").read_verification() == Run.open(verified_run).read_verification()
     assert not any(event["event"] == "train" for event in events)
 
 
-def test_a_finished_run_is_not_verified_again(verified: Path, tmp_path: Path) -> None:
-    shutil.copytree(verified, tmp_path / "run")
+def test_a_finished_run_is_not_verified_again(verified_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(verified_run, tmp_path / "run")
     events: list[Event] = []
     discover(output=tmp_path / "run", resume=True, device="cpu", listener=events.append)
     assert not any(event["event"] == "verification" for event in events)

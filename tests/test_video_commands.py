@@ -39,10 +39,10 @@ def test_discover_and_predict_each_animal_of_a_video(
     arena: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paired: list[tuple[np.ndarray, np.ndarray]] = []
-    original = pipeline.sample_nearby_frames
+    original_sample = pipeline.sample_nearby_frames
 
     def record(*args: Any) -> np.ndarray:
-        neighbors, track = original(*args), args[2]
+        neighbors, track = original_sample(*args), args[2]
         paired.append((track, neighbors))
         return neighbors
 

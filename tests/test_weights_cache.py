@@ -16,7 +16,7 @@ from selfmark import weights_cache
 from selfmark.config import FirstKeypoints
 from selfmark.errors import InputError
 from selfmark.keypoints import create_detector
-from tests.keypoints.scenes import find_published_weights
+from tests.keypoints.scenes import require_published_weights
 
 CONTENT = b"these are the weights" * 1000
 
@@ -114,12 +114,12 @@ def test_a_wrong_file_raises_with_its_name_and_installs_nothing(cache, publish, 
 
 
 def test_a_wrong_file_keeps_the_installed_weights(cache, publish, tmp_path):
-    good, bad = tmp_path / "good", tmp_path / "bad"
-    good.write_bytes(CONTENT)
-    bad.write_bytes(b"")
-    weights_cache.install_weights("alike-t", str(good))
+    good_folder, bad_folder = tmp_path / "good", tmp_path / "bad"
+    good_folder.write_bytes(CONTENT)
+    bad_folder.write_bytes(b"")
+    weights_cache.install_weights("alike-t", str(good_folder))
     with pytest.raises(InputError):
-        weights_cache.install_weights("alike-t", str(bad))
+        weights_cache.install_weights("alike-t", str(bad_folder))
     assert weights_cache.find_weights("alike-t").read_bytes() == CONTENT
     assert len(list(cache.iterdir())) == 1
 
@@ -215,7 +215,9 @@ def test_safetensors_that_do_not_match_the_network_are_rejected_by_the_detector(
 
 @pytest.mark.parametrize("name", list(weights_cache.PUBLISHED_WEIGHTS))
 def test_published_files_load_without_module_prefixes(name):
-    state = weights_cache.load_weights(weights_cache.find_weights(name, find_published_weights(name)), name)
+    state = weights_cache.load_weights(
+        weights_cache.find_weights(name, require_published_weights(name)), name
+    )
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
     assert not any(layer.startswith("module.") for layer in state)
 

@@ -5,6 +5,8 @@
 RUN is a finished run with features. Its detector finds the landmarks of IMAGES in both precisions. Then a
 detector of the preset `tiny` is trained for a few steps on random images. The precisions take turns, so that
 other work on the machine affects both alike. Times are CPU seconds on one core, medians over the turns.
+
+Psi is the network that locates landmarks.
 """
 
 from __future__ import annotations

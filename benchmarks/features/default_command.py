@@ -157,7 +157,7 @@ def summarize(arguments: argparse.Namespace, metrics: dict[str, Any], minutes: f
 
 
 def summarize_errors(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the errors of a detector and of guessing, in percent, and the average of hits."""
+    """Return errors of a detector and of guessing, and how often landmarks hit their points, in percent."""
     headline, guessing = metrics["headline"], metrics["guessing"]
     return {
         **compare_with_guessing(headline["forward"]["error"], guessing["forward"]),
@@ -167,12 +167,12 @@ def summarize_errors(metrics: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def compare_with_guessing(forward: float, guessing: float) -> dict[str, float]:
+def compare_with_guessing(forward: float, guessing_error: float) -> dict[str, float]:
     """Return the forward error, the error of guessing, and the first divided by the second."""
     return {
         "forward": round(forward, 3),
-        "guessing_forward": round(guessing, 3),
-        "share_of_guessing": round(forward / guessing, 4),
+        "guessing_forward": round(guessing_error, 3),
+        "share_of_guessing": round(forward / guessing_error, 4),
     }
 
 

@@ -164,13 +164,15 @@ def measure(
             labels = Landmarks(*(values[training] for values in landmarks))
             train(student, data.pixels[training], labels, augment, iterations, encoder_lr, seed=number)
             landmarks = Landmarks(*predict(student, data.pixels), *predict(student, data.pixels.flip(3)))
-        error, guess = measure_forward_error(data, landmarks.xy.cpu().numpy(), training, validation)
+        error, mean_shape_error = measure_forward_error(
+            data, landmarks.xy.cpu().numpy(), training, validation
+        )
         yield {
             "round": number,
             "forward": round(error, 3),
-            "guessing_forward": round(guess, 3),
+            "guessing_forward": round(mean_shape_error, 3),
             # the forward error, divided by the error of guessing
-            "share_of_guessing": round(error / guess, 4),
+            "share_of_guessing": round(error / mean_shape_error, 4),
             "foreground_fraction": round(float(foreground.float().mean()), 3),
             "seconds": round(time.monotonic() - start, 1),
         }
@@ -282,7 +284,7 @@ def sample_cells(features: Tensor, mask: Tensor) -> Tensor:
 
 def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int = 3) -> Tensor:
     """Run spherical K-means several times and return the best unit centroids [clusters, D]."""
-    best, best_quality = vectors[:clusters], -math.inf
+    best_centroids, best_quality = vectors[:clusters], -math.inf
     for restart in range(restarts):
         generator = torch.Generator(vectors.device).manual_seed(restart)
         order = torch.randperm(len(vectors), generator=generator, device=vectors.device)
@@ -300,8 +302,8 @@ def cluster(vectors: Tensor, clusters: int, iterations: int = 40, restarts: int 
             centroids = F.normalize(sums + 1e-9, dim=1)
         quality = float((vectors @ centroids.T).amax(1).mean())
         if quality > best_quality:
-            best, best_quality = centroids, quality
-    return best
+            best_centroids, best_quality = centroids, quality
+    return best_centroids
 
 
 def compute_cell_centers(device: torch.device) -> Tensor:

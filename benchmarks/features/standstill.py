@@ -32,7 +32,7 @@ from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Run
 
 _KEY = "standstill"  # entry of the results file
-_COMMON = {"verification.enabled": False}
+_COMMON_SETTINGS = {"verification.enabled": False}
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             landmarks=arguments.k,
             output=arguments.out / "run",
             preset="tiny",
-            settings=_COMMON | settings | {"seed": arguments.seed},
+            settings=_COMMON_SETTINGS | settings | {"seed": arguments.seed},
             features=arguments.features,
         )
     seconds = time.process_time() - started

@@ -7,6 +7,8 @@ ZERO_SHOT is the --out folder of `default_command.py NAME --method zero-shot`. S
 landmarks of that run, from random weights and without the encoder. As in runs with features, training uses
 only the most confident predictions of each landmark (`student.confident_fraction`). Errors are measured on
 the validation part. The script prints one line of JSON.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
 """
 
 from __future__ import annotations
@@ -66,14 +68,14 @@ def main() -> None:
     )
     settings = preset(arguments.preset).evaluation
     forward = headline_errors(train, test, settings)["forward"]["error"]
-    guessing = mean_shape_errors(train, test)["forward"]
+    guessing_error = mean_shape_errors(train, test)["forward"]
     row = {
         "data": arguments.name,
         "part": "validation",
         "device": describe_hardware(),
         "k": len(detector.names),
         "features": "at the start only",
-        **compare_with_guessing(forward, guessing),
+        **compare_with_guessing(forward, guessing_error),
         "minutes": round(minutes, 2),
         "preset": arguments.preset,
         "torch": torch.__version__,

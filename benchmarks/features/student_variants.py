@@ -1,12 +1,12 @@
 """Train the head of a finished run again with other `student` settings, and evaluate the detector.
 
-    PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py RUN \
+    PYTHONPATH=src:benchmarks:benchmarks/quality python benchmarks/features/student_variants.py SOURCE \
         --name DATA_SET --out FOLDER [--part validation|test] [--set student.NAME=VALUE ...]
 
-RUN is the --out folder of `default_command.py`. The script copies what this run computed and decided before
-it trained the head: the zero-shot landmarks, the landmarks of Stage 1, and the settings that replaced `auto`.
-So variants differ only in the training of the head and in what depends on it. The script prints one line of
-JSON.
+SOURCE is the --out folder of `default_command.py`. The script copies what the run in this folder computed and
+decided before it trained the head: the zero-shot landmarks, the landmarks of Stage 1, and the settings that
+replaced `auto`. So variants differ only in the training of the head and in what depends on it. The script
+prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _RESULTS = (
 def main() -> None:
     """Copy the run, train, evaluate and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="--out folder of default_command.py")
+    parser.add_argument("source", type=Path, help="--out folder of default_command.py")
     parser.add_argument("--name", choices=sorted(DATASETS), required=True)
     parser.add_argument("--part", choices=("validation", "test"), default="validation")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], dest="settings")
     arguments = parser.parse_args()
-    run = arguments.out / "run"
-    copy_without_training(arguments.run / "run", run)
-    config = override(read_config(run / "config.yaml"), parse_settings(arguments.settings))
-    write_config(config, run / "config.yaml")
+    variant_run = arguments.out / "run"
+    copy_without_training(arguments.source / "run", variant_run)
+    config = override(read_config(variant_run / "config.yaml"), parse_settings(arguments.settings))
+    write_config(config, variant_run / "config.yaml")
     started = time.monotonic()
-    detector = selfmark.discover(output=run, resume=True)
+    detector = selfmark.discover(output=variant_run, resume=True)
     minutes = (time.monotonic() - started) / 60
     dataset = DATASETS[arguments.name]
-    folder = arguments.run.parent / "data" / arguments.name
+    folder = arguments.source.parent / "data" / arguments.name
     parts = select_parts(dataset, folder.resolve(), arguments.part)
-    metrics = evaluate_parts(run, parts, dataset)
+    metrics = evaluate_parts(variant_run, parts, dataset)
     refs = read_ground_truth(parts.labels, list_images(parts.images)).refs
     write_contact_sheet(detector, refs, detector.card.images, arguments.out / "sheet.jpg")
     row = {

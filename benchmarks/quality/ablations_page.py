@@ -203,7 +203,9 @@ def _build_precision_section(quality: Quality) -> str:
         ]
         for label, percent in precision.items()
     ]
-    missed = {label: None if percent is None else 100 - percent for label, percent in precision.items()}
+    missed_percent = {
+        label: None if percent is None else 100 - percent for label, percent in precision.items()
+    }
     return "\n\n".join(
         [
             "## Precision of first keypoints",
@@ -212,7 +214,7 @@ def _build_precision_section(quality: Quality) -> str:
             "[First keypoints](keypoints.md) shows the precision before outlier removal, and other measures.",
             format_table(["detector", "row", "precision %", "paper, CelebA"], rows),
             describe_ranking(
-                missed,
+                missed_percent,
                 {name: 100 - percent for name, percent in paper.PRECISION.items()},
                 "percentage of misses",
             ),
@@ -261,7 +263,7 @@ def _build_flipping_section(quality: Quality) -> str:
         for label, name in names.items()
     ]
     ours = compute_means_by_label(quality, names, stage=2)
-    plain, flipped = (
+    unflipped_error, flipped_error = (
         compute_mean(collect_values(quality, name, "forward", 1)) for name in ("flip-none", BASE)
     )
     return "\n\n".join(
@@ -279,7 +281,11 @@ def _build_flipping_section(quality: Quality) -> str:
                 _compute_seed_spread(quality, "forward", 2),
             ),
             _describe_improvement(
-                plain, flipped, "Stage 1 with flipping in training", "Stage 1 without", "as in the paper"
+                unflipped_error,
+                flipped_error,
+                "Stage 1 with flipping in training",
+                "Stage 1 without",
+                "as in the paper",
             ),
             "With the full preset the order is different ([Made on a GPU](../reproduce.md#made-on-a-gpu)).",
         ]
@@ -287,21 +293,21 @@ def _build_flipping_section(quality: Quality) -> str:
 
 
 def _describe_improvement(
-    before: float | None, after: float | None, new: str, old: str, comparison: str
+    old_error: float | None, new_error: float | None, new_row: str, old_row: str, comparison: str
 ) -> str:
-    """Describe whether the forward error decreased from the row `old` to the row `new`, as in the paper."""
-    if before is None or after is None:
-        return f"{new} or {old} has not been run yet."
-    change = 100 * (after / before - 1)
-    if after < before:
-        return f"{new} has a forward error {-change:.0f} % lower than {old}, {comparison}."
-    return f"{new} has a forward error {change:.0f} % higher than {old}; in the paper it is lower."
+    """Describe whether the forward error decreased from `old_row` to `new_row`, as in the paper."""
+    if old_error is None or new_error is None:
+        return f"{new_row} or {old_row} has not been run yet."
+    change = 100 * (new_error / old_error - 1)
+    if new_error < old_error:
+        return f"{new_row} has a forward error {-change:.0f} % lower than {old_row}, {comparison}."
+    return f"{new_row} has a forward error {change:.0f} % higher than {old_row}; in the paper it is lower."
 
 
 def _build_real_points_section(quality: Quality) -> str:
     names = {str(percent): f"real-{percent}" for percent in REAL_PERCENT}
     rows = [[f"{label} %", name, *_format_errors(quality, name)] for label, name in names.items()]
-    guessing = compute_mean(collect_values(quality, "real-20", "mean_shape"))
+    mean_shape_error = compute_mean(collect_values(quality, "real-20", "mean_shape"))
     return "\n\n".join(
         [
             "## Fraction of real points among the first keypoints",
@@ -314,23 +320,23 @@ def _build_real_points_section(quality: Quality) -> str:
             _check_noise_statements(
                 compute_means_by_label(quality, names),
                 compute_means_by_label(quality, names, stage=2),
-                guessing,
+                mean_shape_error,
             ),
         ]
     )
 
 
-def _check_noise_statements(stage1: Values, stage2: Values, guessing: float | None) -> str:
+def _check_noise_statements(stage1: Values, stage2: Values, mean_shape_error: float | None) -> str:
     """Check two statements of the paper: 20 % real points still work, and above 40 % little is gained."""
     at20, at40, at100 = (stage1[percent] for percent in ("20", "40", "100"))
-    if at20 is None or at40 is None or at100 is None or stage2["20"] is None or guessing is None:
+    if at20 is None or at40 is None or at100 is None or stage2["20"] is None or mean_shape_error is None:
         return "The paper shows curves without numbers; not all rows have been run yet."
     gain, loss = 100 * (1 - at100 / at40), 100 * (at20 / at40 - 1)
     agrees = "agrees" if gain < loss else "does not agree"
     return (
         "The paper shows only curves, but its text makes two statements. First, 20 % real points still work "
         f"reasonably well. Here they give {stage2['20']:.2f} after Stage 2, while guessing the mean shape "
-        f"gives {guessing:.2f}. Second, more than 40 % reduce the error only slightly. Here, going from 40 % "
-        f"to 100 % lowers the forward error of Stage 1 by {gain:.0f} %, and going from 40 % to 20 % raises "
-        f"it by {loss:.0f} %, which {agrees} with the paper."
+        f"gives {mean_shape_error:.2f}. Second, more than 40 % reduce the error only slightly. Here, going "
+        f"from 40 % to 100 % lowers the forward error of Stage 1 by {gain:.0f} %, and going from 40 % to "
+        f"20 % raises it by {loss:.0f} %, which {agrees} with the paper."
     )

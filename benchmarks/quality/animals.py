@@ -53,13 +53,13 @@ def prepare_flies(folder: Path) -> None:
     content = read_json(folder / "points.json")
     names = content["categories"][0]["keypoints"]
     frames = {image["id"]: image["frame"] for image in content["images"]}
-    required = [names.index(name) for name in FLY_REQUIRED]
+    required_columns = [names.index(name) for name in FLY_REQUIRED]
     kept = []
     for annotation in content["annotations"]:
         points = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
         points[np.array(annotation["keypoint_scores"]) < FLY_MIN_SCORE] = 0.0
-        if annotation["track"] in FLY_TRACKS and (points[required, 2] > 0).all():
-            center = points[required, :2].mean(axis=0)
+        if annotation["track"] in FLY_TRACKS and (points[required_columns, 2] > 0).all():
+            center = points[required_columns, :2].mean(axis=0)
             kept.append(_replace_box(annotation, points, _build_square(center, FLY_SIDE)))
     limit = TRAIN_FRACTION * len(frames)
     for name, is_train in (("train", True), ("test", False)):

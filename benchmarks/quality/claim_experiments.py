@@ -72,11 +72,11 @@ def build_row_name(data: str, name: str) -> str:
 
 
 def _declare(data: str, name: str, settings: Settings, **more: Any) -> Experiment:
-    shared = {**SHARED, **DATA[data][1]}
+    shared_settings = {**SHARED, **DATA[data][1]}
     return Experiment(
         build_row_name(data, name),
         data,
-        {**shared, **settings},
+        {**shared_settings, **settings},
         preset="tiny",
         seeds=SEEDS,
         part="validation",

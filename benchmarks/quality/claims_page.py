@@ -60,8 +60,12 @@ def build_claims_page(records: Sequence[Record]) -> str:
 
 def _build_introduction_section(records: Sequence[Record]) -> str:
     total = sum(len(experiment.seeds) for experiment in CLAIM_EXPERIMENTS)
-    missing = total - len(records)
-    left = f" {missing} of {total} runs have not been made yet; their cells show {NONE}." if missing else ""
+    num_missing = total - len(records)
+    left = (
+        f" {num_missing} of {total} runs have not been made yet; their cells show {NONE}."
+        if num_missing
+        else ""
+    )
     sizes = ", ".join(
         f"{_TITLES[data]} ({data}) {record['train_images']:,} and {record['validation_images']:,}"
         for data, record in {record["data"]: record for record in records}.items()
@@ -272,9 +276,11 @@ def _build_paper_settings_section(records: Sequence[Record]) -> str:
     for name in names[1:]:
         cells = [NONE, NONE]
         if {"base", name} <= set(complete):
-            pooled = similar if name in similar else ["base", name]
-            pooled_errors = np.array([complete[row] for row in pooled])
-            change, half_width = compare_rows(pooled_errors, pooled.index("base"), pooled.index(name))
+            pooled_names = similar if name in similar else ["base", name]
+            pooled_errors = np.array([complete[row] for row in pooled_names])
+            change, half_width = compare_rows(
+                pooled_errors, pooled_names.index("base"), pooled_names.index(name)
+            )
             cells = [format_mean(complete[name]), f"{change:+.2f} ± {half_width:.2f}"]
         settings = PAPER_SETTINGS.get(name.removeprefix("paper-"), {})
         text = ", ".join(f"`{key}={_format_value(value)}`" for key, value in settings.items())

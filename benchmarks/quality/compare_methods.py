@@ -153,8 +153,8 @@ def run_jobs(
 
     def work(fields: dict[str, Any], job: MethodJob) -> None:
         is_trained = job.name not in ("zero-shot", "untrained")
-        needed = _OVERHEAD + is_trained * job.comparison.budget
-        if time.monotonic() + needed > limit:
+        needed_seconds = _OVERHEAD + is_trained * job.comparison.budget
+        if time.monotonic() + needed_seconds > limit:
             print(fields["data"], job.name, "left out: no time", flush=True)
             return
         try:
@@ -174,8 +174,8 @@ def run_jobs(
 def store_rows(rows: list[dict[str, Any]], path: Path) -> None:
     """Add rows to a file. A row replaces an old one with the same data, part, method, budget and seed."""
     by_key = {tuple(row[key] for key in _KEYS): row for row in [*_read_rows(path), *rows]}
-    ordered = [by_key[key] for key in sorted(by_key, key=str)]
-    write_json({"script": "benchmarks/quality/compare_methods.py", "rows": ordered}, path)
+    ordered_rows = [by_key[key] for key in sorted(by_key, key=str)]
+    write_json({"script": "benchmarks/quality/compare_methods.py", "rows": ordered_rows}, path)
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:

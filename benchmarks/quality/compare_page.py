@@ -62,25 +62,25 @@ def build_compare_page(rows: Sequence[Row]) -> str:
         chosen = [row for row in rows if row["data"] == data]
         if any(not row["failure"] for row in chosen):
             sections.append(_describe_dataset(title, chosen))
-    absent = [title for data, title in _TITLES.items() if all(row["data"] != data for row in rows)]
-    missing_data = f"; data: {'; '.join(absent)}" if absent else ""
+    absent_titles = [title for data, title in _TITLES.items() if all(row["data"] != data for row in rows)]
+    missing_data = f"; data: {'; '.join(absent_titles)}" if absent_titles else ""
     sections.append(f"Not yet measured: budgets of 8 minutes; more seeds{missing_data}.")
     return "\n\n".join(sections) + "\n"
 
 
 def _describe_dataset(title: str, rows: Sequence[Row]) -> str:
-    finished = sorted((row for row in rows if not row["failure"]), key=lambda row: float(row["forward"]))
-    failed = [row for row in rows if row["failure"]]
-    lines = [_format_cells(row) for row in finished]
-    lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed]
-    sentences = [_describe_rank(finished)]
-    constant = [row["method"] for row in finished if _is_constant(row)]
+    finished_rows = sorted((row for row in rows if not row["failure"]), key=lambda row: float(row["forward"]))
+    failed_rows = [row for row in rows if row["failure"]]
+    lines = [_format_cells(row) for row in finished_rows]
+    lines += [[row["method"], "failed", *[NONE] * (len(_HEADER) - 2)] for row in failed_rows]
+    sentences = [_describe_rank(finished_rows)]
+    constant = [row["method"] for row in finished_rows if _is_constant(row)]
     if constant:
         names = " and ".join(f"`{name}`" for name in constant)
         sentences.append(
             f"The landmarks of {names} stayed at the same place in every image: training failed."
         )
-    sentences += [f"`{row['method']}`: {row['failure']}." for row in failed]
+    sentences += [f"`{row['method']}`: {row['failure']}." for row in failed_rows]
     sentences += [f"`{row['method']}`: {row['note']}." for row in rows if row.get("note")]
     sentences.append(_describe_sharing(rows))
     heading = f"## {title}, K={max(row['k'] for row in rows)}"
@@ -118,19 +118,21 @@ def _describe_sharing(rows: Sequence[Row]) -> str:
     return f"Up to {max(shared)} runs were on the GPU at the same time."
 
 
-def _describe_rank(finished: Sequence[Row]) -> str:
+def _describe_rank(finished_rows: Sequence[Row]) -> str:
     """Name the best of our methods and the best of the others, the better one first."""
-    trained = [row for row in finished if row["method"] != "untrained"]
+    trained_rows = [row for row in finished_rows if row["method"] != "untrained"]
     groups = [
-        [row for row in trained if row["method"] in _OWN_METHODS],
-        [row for row in trained if row["method"] not in _OWN_METHODS],
+        [row for row in trained_rows if row["method"] in _OWN_METHODS],
+        [row for row in trained_rows if row["method"] not in _OWN_METHODS],
     ]
-    best = sorted(
+    best_rows = sorted(
         (min(rows, key=lambda row: float(row["forward"])) for rows in groups if rows),
         key=lambda row: float(row["forward"]),
     )
-    sentence = f"`{best[0]['method']}` has the lowest error, {best[0]['forward']:.2f}"
-    if len(best) > 1:
-        group = "of our own" if best[1]["method"] in _OWN_METHODS else "of another paper"
-        sentence += f"; the best method {group}, `{best[1]['method']}`, has {best[1]['forward']:.2f}"
+    sentence = f"`{best_rows[0]['method']}` has the lowest error, {best_rows[0]['forward']:.2f}"
+    if len(best_rows) > 1:
+        origin = "of our own" if best_rows[1]["method"] in _OWN_METHODS else "of another paper"
+        sentence += (
+            f"; the best method {origin}, `{best_rows[1]['method']}`, has {best_rows[1]['forward']:.2f}"
+        )
     return sentence + "."

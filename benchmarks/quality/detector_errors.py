@@ -55,26 +55,32 @@ def measure_readout_errors(
         test: images and labels that errors are measured on.
         normalizer: length that errors are divided by; if empty, the one given in the label files.
     """
-    fitted, measured = (_read_examples(detector, *part, normalizer) for part in (train, test))
+    fit_examples, test_examples = (_read_examples(detector, *part, normalizer) for part in (train, test))
     size = detector.card.images.size
-    return [{"reading": name} | _measure(fitted[name], measured[name], size) for name in fitted]
+    return [
+        {"reading": name} | _measure(fit_examples[name], test_examples[name], size) for name in fit_examples
+    ]
 
 
-def _measure(fitted: Examples, measured: Examples, size: int) -> dict[str, float]:
+def _measure(fit_examples: Examples, test_examples: Examples, size: int) -> dict[str, float]:
     """Return errors in percent, the raw hit rate in percent, and the spread of the landmarks."""
     fit = partial(fit_ridge, ridge=_SETTINGS.ridge)
-    guessing = guessing_errors(fitted, measured)
-    limit = np.full(len(measured), _SETTINGS.hit_pixels * size / _SETTINGS.hit_side)
+    guessing = guessing_errors(fit_examples, test_examples)
+    limit = np.full(len(test_examples), _SETTINGS.hit_pixels * size / _SETTINGS.hit_side)
     hits = hit_rates(
-        measured.landmarks, measured.truth, measured.visible, limit, match_annotated_points(fitted)
+        test_examples.landmarks,
+        test_examples.truth,
+        test_examples.visible,
+        limit,
+        match_annotated_points(fit_examples),
     )
     return {
-        "forward": round(mean_error(forward_errors(fitted, measured, fit)), 4),
+        "forward": round(mean_error(forward_errors(fit_examples, test_examples, fit)), 4),
         "guessing_forward": round(mean_error(guessing["forward"]), 4),
-        "backward": round(mean_error(backward_errors(fitted, measured, fit)), 4),
+        "backward": round(mean_error(backward_errors(fit_examples, test_examples, fit)), 4),
         "guessing_backward": round(mean_error(guessing["backward"]), 4),
         "hits": round(100 * float(np.nanmean(hits)), 2),
-        "spread": round(_measure_spread(measured), 3),
+        "spread": round(_measure_spread(test_examples), 3),
     }
 
 
@@ -98,9 +104,10 @@ def _read_examples(
         regions.append(part_regions)
         for name, xy in _locate(detector, pixels).items():
             batches.setdefault(name, []).append(xy)
-    joined = np.concatenate(regions)
+    all_regions = np.concatenate(regions)
     return {
-        name: build_examples(truth, np.concatenate(xy), joined, spec, size) for name, xy in batches.items()
+        name: build_examples(truth, np.concatenate(xy), all_regions, spec, size)
+        for name, xy in batches.items()
     }
 
 
@@ -116,16 +123,16 @@ def _locate(detector: Detector, pixels: Tensor) -> dict[str, FloatArray]:
     """Return the landmarks [B, K, 2] of network images [B, 3, S, S] for each way of reading."""
     card = detector.card
     images = pixels.to(detector.device).float() / 255
-    plain = detector.psi(images)
-    as_detector = all_averaged = plain
+    maps_of_image = detector.psi(images)
+    as_detector = all_averaged = maps_of_image
     if card.flip_test:
-        mirrored = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
-        all_averaged = (plain + mirrored) / 2
+        maps_of_mirror_image = detector.psi(images.flip(-1)).flip(-1)[:, list(card.mirror)]
+        all_averaged = (maps_of_image + maps_of_mirror_image) / 2
         as_detector = all_averaged.clone()
         unpaired = landmarks_without_partner(card)
-        as_detector[:, unpaired] = plain[:, unpaired]
+        as_detector[:, unpaired] = maps_of_image[:, unpaired]
     maps: dict[str, tuple[Tensor, PeakMethod]] = {name: (as_detector, name) for name in READINGS}
-    maps |= {NOT_MIRRORED: (plain, card.refine), ALL_MIRRORED: (all_averaged, card.refine)}
+    maps |= {NOT_MIRRORED: (maps_of_image, card.refine), ALL_MIRRORED: (all_averaged, card.refine)}
     return {
         name: to_pixels(read_heatmaps(heatmaps, reading).cells).cpu().numpy()
         for name, (heatmaps, reading) in maps.items()

@@ -98,12 +98,12 @@ class Experiment:
         """
         config = _flatten(used_settings(override(preset(self.preset), self.settings)))
         reference = _flatten(to_dict(Config()))
-        changed = {
+        changed_settings = {
             name: value
             for name, value in config.items()
             if value != reference[name] and name.split(".")[0] not in ("evaluation", "runtime", "preset")
         }
-        content = [changed, self.points]
+        content = [changed_settings, self.points]
         if (self.part, self.unpaired_treatment) != ("test", "masked"):
             content += [self.part, self.unpaired_treatment]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -119,10 +119,12 @@ def _flatten(settings: Settings, prefix: str = "") -> dict[str, Any]:
     >>> _flatten({"K": 3, "flip": {"train": True}})
     {'K': 3, 'flip.train': True}
     """
-    flat: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+        flattened |= (
+            _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return flattened
 
 
 def build_run_name(name: str, seed: int) -> str:
@@ -211,10 +213,10 @@ def _declare_birds_from_the_side(name: str, settings: Settings) -> Experiment:
 
 def _declare_birds_without_gpu(name: str, settings: dict[str, Any]) -> Experiment:
     """Declare a run on birds that two CPU cores finish in half an hour."""
-    shared = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
+    shared_settings = {"K": 20, "M": 30, "keypoints.detector": "selfmark"}
     choice = BIRDS_CHOICE if settings else UNTUNED
     return Experiment(
-        name, "birds-cub", shared | settings, preset="tiny", seconds=1_800, tuned_on_test=choice
+        name, "birds-cub", shared_settings | settings, preset="tiny", seconds=1_800, tuned_on_test=choice
     )
 
 

@@ -66,8 +66,8 @@ def main() -> None:
         table = Path(f"{arguments.out}-{split}.csv")
         write_boxes(boxes, table)
         table.with_suffix(".json").write_text(json.dumps(replace_boxes(content, boxes)))
-        missed = "".join(f"{name}\n" for name in names if name not in boxes)
-        table.with_name(f"{table.stem}-missed.txt").write_text(missed)
+        missed_names = "".join(f"{name}\n" for name in names if name not in boxes)
+        table.with_name(f"{table.stem}-missed.txt").write_text(missed_names)
         print(
             f"{split}: found a face in {len(boxes)} of {len(names)} images "
             f"({100 * len(boxes) / len(names):.2f} %) in {time.perf_counter() - start:.0f} s; wrote {table}"

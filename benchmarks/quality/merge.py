@@ -38,29 +38,33 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     arguments = parser.parse_args()
     results = [read_json(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))]
-    new = [result for result in results if isinstance(result, dict) and set(result) == {"run", "rows"}]
-    refuse_trial_runs(new)
+    new_results = [
+        result for result in results if isinstance(result, dict) and set(result) == {"run", "rows"}
+    ]
+    refuse_trial_runs(new_results)
     names = [run for experiment in CLAIM_EXPERIMENTS for run in experiment.list_run_names()]
-    quality = [result for result in new if result["run"]["name"] not in names]
+    quality = [result for result in new_results if result["run"]["name"] not in names]
     if quality:
         published = read_json(QUALITY) if QUALITY.exists() else {"runs": {}, "rows": []}
         merged = merge(published, quality)
         write_json(merged, QUALITY)
         print(f"merged {len(quality)} runs; {QUALITY} has {len(merged['runs'])} runs")
-    claims = {result["run"]["name"]: shorten(result) for result in new if result["run"]["name"] in names}
+    claims = {
+        result["run"]["name"]: shorten(result) for result in new_results if result["run"]["name"] in names
+    }
     if claims:
         records = {record["run"]: record for record in read_records(CLAIMS)} | claims
         write_records([records[name] for name in names if name in records], CLAIMS)
         print(f"merged {len(claims)} runs; {CLAIMS} has {len(records)} runs")
 
 
-def merge(published: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge(published: dict[str, Any], new_results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the content of quality.json, updated with new results."""
-    refuse_trial_runs(new)
-    runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new}
-    replaced = {result["run"]["name"] for result in new}
-    rows = [row for row in published["rows"] if row["run"] not in replaced]
-    rows += [row for result in new for row in result["rows"]]
+    refuse_trial_runs(new_results)
+    runs = dict(published["runs"]) | {result["run"]["name"]: result["run"] for result in new_results}
+    replaced_runs = {result["run"]["name"] for result in new_results}
+    rows = [row for row in published["rows"] if row["run"] not in replaced_runs]
+    rows += [row for result in new_results for row in result["rows"]]
     order = {
         name: index
         for index, name in enumerate(run for experiment in EXPERIMENTS for run in experiment.list_run_names())

@@ -107,8 +107,8 @@ def find_on_animal(gray: Gray, xy: Floats) -> npt.NDArray[np.bool_]:
     animal = bright == int(bright[middle, middle].mean() >= 0.5)
     distance = cv2.distanceTransform((~animal).astype(np.uint8), cv2.DIST_L2, 5)
     column, row = np.clip(np.round(xy), 0, side - 1).astype(int).T
-    near: npt.NDArray[np.bool_] = distance[row, column] <= MARGIN * side / 100
-    return near
+    is_near: npt.NDArray[np.bool_] = distance[row, column] <= MARGIN * side / 100
+    return is_near
 
 
 def _compute_fraction(values: npt.NDArray[np.bool_]) -> float:

@@ -179,8 +179,8 @@ def write_annotated_points(folder: Path, labels: str, seed: int) -> Path:
             image = images[annotation["image_id"]]
             xy = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)[list(ANNOTATED), :2]
             max_shift = OFFSET * image["width"] / 256
-            moved = xy + rng.uniform(-max_shift, max_shift, xy.shape)
+            moved_xy = xy + rng.uniform(-max_shift, max_shift, xy.shape)
             # The shift must not push a point at the border out of the image.
-            inside = np.clip(moved, 0, np.array([image["width"], image["height"]]) - 1.0)
-            writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in inside)
+            clipped_xy = np.clip(moved_xy, 0, np.array([image["width"], image["height"]]) - 1.0)
+            writer.writerows([image["file_name"], f"{x:.2f}", f"{y:.2f}"] for x, y in clipped_xy)
     return path

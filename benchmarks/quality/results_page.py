@@ -95,16 +95,16 @@ def _build_introduction_section(quality: Quality) -> str:
 def _describe_missing_guesses(quality: Quality) -> str:
     """Describe which numbers are missing in quality.json because old runs did not record them."""
     stage1 = [row for row in quality["rows"] if row["stage"] == 1]
-    missing = []
+    sentences = []
     if not any("mean_shape_backward" in row for row in stage1):
-        missing.append(
+        sentences.append(
             "For Stage 1, the backward error of guessing was not recorded (a dash). In Stage 1, landmarks "
             "that were not found are filled in, which makes them easy to predict. The backward error of the "
             "found landmarks alone was not recorded either."
         )
     if not any(run.get("inter_ocular") for run in quality["runs"].values()):
-        missing.append("Inter-ocular errors of faces-yt68 were not recorded.")
-    return "".join(f" {sentence}" for sentence in missing)
+        sentences.append("Inter-ocular errors of faces-yt68 were not recorded.")
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
 def _build_conditions_section() -> str:
@@ -166,8 +166,8 @@ def _format_row(quality: Quality, experiment: Experiment, stage: int) -> list[st
 def _list_concurrent_runs(quality: Quality, experiment: Experiment) -> list[str]:
     """Return how many runs shared the machine for each seed, or one number if it is the same for all."""
     runs = [quality["runs"][name] for name in experiment.list_run_names() if name in quality["runs"]]
-    shared = [str(run["processes"]) for run in runs if "processes" in run]
-    return shared[:1] if len(set(shared)) == 1 else shared
+    process_counts = [str(run["processes"]) for run in runs if "processes" in run]
+    return process_counts[:1] if len(set(process_counts)) == 1 else process_counts
 
 
 def _build_targets_section(quality: Quality) -> str:
@@ -182,7 +182,7 @@ def _build_targets_section(quality: Quality) -> str:
         else:
             label = f"{target.field}, ridge {target.ridge:g}"
             unit = " of the mean shape" if target.is_relative else ""
-        reached = "yes" if value is not None and value <= target.maximum else "no"
+        is_reached = "yes" if value is not None and value <= target.maximum else "no"
         rows.append(
             [
                 target.row,
@@ -190,7 +190,7 @@ def _build_targets_section(quality: Quality) -> str:
                 f"{target.maximum:g}{unit}",
                 NONE if value is None else f"{value:.2f}",
                 _format_guess(quality, target),
-                NONE if value is None else reached,
+                NONE if value is None else is_reached,
             ]
         )
     header = ["row", "result of Stage 2", "target", "measured", "guessing", "reached"]
@@ -238,8 +238,8 @@ def _build_breakdown_section(quality: Quality, field: str, title: str, descripti
     ]
     header = ["row", "error", *(f"{name} ({group['images']:.0f} images)" for name, group in first.items())]
     has_guesses = any(row[1].startswith("guessing") for row in rows)
-    missing = "" if has_guesses else " The errors of guessing were not recorded for these groups."
-    return f"## {title}\n\n{description} Stage 2, ridge 0.01.{missing}\n\n" + format_table(header, rows)
+    missing_note = "" if has_guesses else " The errors of guessing were not recorded for these groups."
+    return f"## {title}\n\n{description} Stage 2, ridge 0.01.{missing_note}\n\n" + format_table(header, rows)
 
 
 # --- videos ----------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ D contains the data sets, zipped or not, and W the weights of the learned detect
 landmarks, evaluates them, and writes DIR/RUN.json (its rows) and DIR/RUN.jpg (a contact sheet of the images
 that errors are measured on). `merge.py` collects the rows, and `quality_pages.py` formats them.
 
-NAME is a row ("clusters-50"), one run of a row ("yt68-superpoint-s1"), or `results`, `ablations` or `claims`
-for all rows of that kind; the default is `results ablations`. Some rows ("flip-train") evaluate the run of
-another row; such a name selects that run.
+NAME is an experiment ("clusters-50"), its run with one seed ("yt68-superpoint-s1"), or `results`, `ablations`
+or `claims` for all experiments of that kind; the default is `results ablations`. NAME can also be a variant,
+such as "flip-train", which evaluates the run of another experiment; its name selects that run.
 
-Runs in DIR are skipped. Runs in docs/results/quality.json and claims.json are skipped too, unless you pass
---again. An interrupted run resumes if its folder below --work still exists.
+Runs in DIR are skipped, unless the settings of their experiment have changed. Without --again, the same holds
+for the runs in docs/results/quality.json and claims.json. An interrupted run resumes if its folder below
+--work still exists.
 
 Several runs share the GPU (--processes): while one reads images, clusters or evaluates, another trains. Each
 worker process executes one run after the other, and thus imports torch and initializes the GPU only once.
@@ -98,22 +99,26 @@ def select_runs(names: Sequence[str]) -> list[Job]:
     """Return the runs behind the names, each once, in the order of declaration."""
     groups = {"results": RESULTS, "ablations": ABLATIONS, "claims": CLAIM_EXPERIMENTS}
     # Variants are rows that share the run of their experiment.
-    declared = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
-    owners = {variant: experiment.name for experiment in declared for variant in experiment.variants}
-    wanted = {experiment.name for name in names for experiment in groups.get(name, ())}
-    wanted |= {owners.get(name, name) for name in names if name not in groups}
+    declared_experiments = (*EXPERIMENTS, *CLAIM_EXPERIMENTS)
+    owners = {
+        variant: experiment.name for experiment in declared_experiments for variant in experiment.variants
+    }
+    wanted_names = {experiment.name for name in names for experiment in groups.get(name, ())}
+    wanted_names |= {owners.get(name, name) for name in names if name not in groups}
     jobs = [
         (experiment, seed)
-        for experiment in declared
+        for experiment in declared_experiments
         for seed in experiment.seeds
-        if experiment.name in wanted or build_run_name(experiment.name, seed) in wanted
+        if experiment.name in wanted_names or build_run_name(experiment.name, seed) in wanted_names
     ]
-    known = {
+    known_names = {
         name for experiment, seed in jobs for name in (experiment.name, build_run_name(experiment.name, seed))
     }
-    unknown = sorted(wanted - known)
-    if unknown:
-        raise SystemExit(f"unknown run '{unknown[0]}'; benchmarks/quality/experiments.py lists all runs")
+    unknown_names = sorted(wanted_names - known_names)
+    if unknown_names:
+        raise SystemExit(
+            f"unknown run '{unknown_names[0]}'; benchmarks/quality/experiments.py lists all runs"
+        )
     return jobs
 
 
@@ -132,16 +137,16 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
     from selfmark.errors import InputError
     from selfmark.run.files import read_json
 
-    existing: dict[str, Any] = {}
+    existing_runs: dict[str, Any] = {}
     if not again:
-        existing |= read_json(QUALITY)["runs"] if QUALITY.exists() else {}
-        existing |= {record["run"]: record for record in read_records(CLAIMS)}
-    existing |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
+        existing_runs |= read_json(QUALITY)["runs"] if QUALITY.exists() else {}
+        existing_runs |= {record["run"]: record for record in read_records(CLAIMS)}
+    existing_runs |= {path.stem: read_json(path)["run"] for path in out.glob("*.json")}
 
     def is_done(experiment: Experiment, seed: int) -> bool:
         try:
             return bool(
-                existing.get(build_run_name(experiment.name, seed), {}).get("digest")
+                existing_runs.get(build_run_name(experiment.name, seed), {}).get("digest")
                 == experiment.compute_digest()
             )
         except InputError:  # an unknown setting; the run itself will report it
@@ -151,13 +156,16 @@ def find_missing(jobs: Sequence[Job], out: Path, again: bool) -> list[Job]:
 
 
 def format_summary(paths: Sequence[Path]) -> str:
-    """Return a short table of result files: forward errors with every ridge, backward errors with 0.01."""
+    """Return a short table of result files: forward errors with every ridge, backward errors with 0.01.
+
+    Column `mean bwd` is the backward error of the mean shape.
+    """
     from selfmark.run.files import read_json
 
     lines = [
         f"{'row':34} {'stage':>5} "
         + " ".join(f"fwd {ridge:<6g}" for ridge in RIDGES)
-        + "  bwd 0.01  guessing  minutes"
+        + "  bwd 0.01  mean bwd  minutes"
     ]
     for path in paths:
         rows = read_json(path)["rows"]
@@ -166,8 +174,8 @@ def format_summary(paths: Sequence[Path]) -> str:
             forward = " ".join(f"{by_ridge[ridge]['forward']:10.2f}" for ridge in RIDGES)
             label = f"{path.stem}" + (f" ({name})" if not path.stem.startswith(name) else "")
             backward, minutes = by_ridge[0.01]["backward"], by_ridge[0.01]["minutes"]
-            guess = by_ridge[0.01].get("mean_shape_backward", math.nan)
-            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {guess:9.2f} {minutes:8.2f}")
+            mean_shape = by_ridge[0.01].get("mean_shape_backward", math.nan)
+            lines.append(f"{label:34} {stage:>5} {forward} {backward:9.2f} {mean_shape:9.2f} {minutes:8.2f}")
     return "\n".join(lines)
 
 
@@ -201,12 +209,12 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
     Returns:
         The names of the finished runs.
     """
-    waiting: queue.Queue[Job] = queue.Queue()
+    waiting_jobs: queue.Queue[Job] = queue.Queue()
     for job in jobs:
-        waiting.put(job)
+        waiting_jobs.put(job)
     finished: list[str] = []
     threads = [
-        threading.Thread(target=_feed_worker, args=(waiting, workspace, deadline, finished), daemon=True)
+        threading.Thread(target=_feed_worker, args=(waiting_jobs, workspace, deadline, finished), daemon=True)
         for _ in range(min(processes, len(jobs)))
     ]
     for thread in threads:
@@ -216,12 +224,14 @@ def execute_all(jobs: Sequence[Job], workspace: object, processes: int, deadline
     return sorted(finished)
 
 
-def _feed_worker(waiting: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]) -> None:
+def _feed_worker(
+    waiting_jobs: queue.Queue[Job], workspace: object, deadline: float, finished: list[str]
+) -> None:
     """Hand runs to one worker process. Replace it after a failure, because its GPU state may be broken."""
     worker = None
     with contextlib.suppress(queue.Empty):
         while True:
-            experiment, seed = waiting.get_nowait()
+            experiment, seed = waiting_jobs.get_nowait()
             name = build_run_name(experiment.name, seed)
             if time.monotonic() + experiment.seconds > deadline:
                 print(f"{name}: skipped, not enough time left", flush=True)

@@ -101,30 +101,32 @@ def describe_ranking(
     'Not in the paper, but at least as good as the best of these: c.'
     """
     known = {name: value for name, value in ours.items() if value is not None}
-    shared = {name: value for name, value in known.items() if name in theirs}
-    if len(shared) < 2:
+    shared_rows = {name: value for name, value in known.items() if name in theirs}
+    if len(shared_rows) < 2:
         return f"By {error_name}: too few rows have been run to compare the order with the paper."
-    our_order = sorted(shared, key=lambda name: shared[name])
-    paper_order = sorted(shared, key=lambda name: theirs[name])
+    our_order = sorted(shared_rows, key=lambda name: shared_rows[name])
+    paper_order = sorted(shared_rows, key=lambda name: theirs[name])
     sentences = [f"By {error_name}, from best to worst: {', '.join(our_order)}; "]
     sentences[0] += f"in the paper: {', '.join(paper_order)}."
     if our_order == paper_order:
         sentences.append("The same order.")
     else:
-        correlation = spearmanr(list(shared.values()), [theirs[name] for name in shared]).statistic
+        correlation = spearmanr(list(shared_rows.values()), [theirs[name] for name in shared_rows]).statistic
         best = "The same row is best" if our_order[0] == paper_order[0] else "A different row is best"
         sentences.append(f"{best}; Spearman's rank correlation is {correlation:.2f}.")
     near = [
         name
         for name in our_order[1:]
-        if seed_spread is not None and shared[name] - shared[our_order[0]] <= seed_spread
+        if seed_spread is not None and shared_rows[name] - shared_rows[our_order[0]] <= seed_spread
     ]
     if near:
         names = "all others" if len(near) == len(our_order) - 1 else ", ".join(near)
         sentences.append(
             f"These differ from the best by at most the spread over seeds ({seed_spread:.2f}): {names}."
         )
-    better = [name for name, value in known.items() if name not in theirs and value <= shared[our_order[0]]]
+    better = [
+        name for name, value in known.items() if name not in theirs and value <= shared_rows[our_order[0]]
+    ]
     if better:
         sentences.append(f"Not in the paper, but at least as good as the best of these: {', '.join(better)}.")
     return " ".join(sentences)

@@ -25,8 +25,8 @@ def select_validation_part(dataset: Dataset, folder: Path) -> Dataset:
     files = split_labels(folder / dataset.train_labels, is_video=bool(dataset.video))
     train, held_out = files["train"], files["held-out"]
     if dataset.train_labels in dataset.inputs:  # the label file is also an input, for its boxes
-        others = tuple(name for name in dataset.inputs if name != dataset.train_labels)
-        inputs, images = (*others, train.name), (train.name, held_out.name)
+        other_inputs = tuple(name for name in dataset.inputs if name != dataset.train_labels)
+        inputs, images = (*other_inputs, train.name), (train.name, held_out.name)
     else:
         inputs = tuple(f"images/{image['file_name']}" for image in read_json(train)["images"])
         images = dataset.images

@@ -74,7 +74,8 @@ def main() -> None:
             resume=resume,
         )
     minutes = (time.monotonic() - started) / 60
-    train, test = (parts.train_images, parts.train_labels), (parts.images, parts.labels)
+    train_part = (parts.train_images, parts.train_labels)
+    evaluated_part = (parts.images, parts.labels)
     events = Run.open(path).events()
     record = {
         "name": arguments.name,
@@ -92,7 +93,7 @@ def main() -> None:
         "unpaired": detector.card.unpaired,
         "mirror": detector.card.mirror,
         "rounds": [event for event in events if event["event"] in ("keypoints", "recovery", "agreement")],
-        "rows": measure_readout_errors(detector, train, test, dataset.normalizer),
+        "rows": measure_readout_errors(detector, train_part, evaluated_part, dataset.normalizer),
         "script": "benchmarks/quality/variant_run.py",
         "hardware": describe_hardware(),
         "torch": torch.__version__,

@@ -97,12 +97,12 @@ class Variant:
 
 def build_variants(name: str) -> dict[str, Variant]:
     """Return a mapping from names to the variants of a data set."""
-    wrong = "upright" if name in TURNED else "any"
+    wrong_orientation = "upright" if name in TURNED else "any"
     return {
         "default": Variant(),
         "zero-shot": Variant(method="zero-shot"),
         "no-features": Variant(features="none"),
-        "wrong-orientation": Variant({"features.orientation": wrong}),
+        "wrong-orientation": Variant({"features.orientation": wrong_orientation}),
         "many-landmarks": Variant(landmark_factor=3.0),
         "few-images": Variant(max_images=20),
         "short": Variant(SHORT, features="none"),
@@ -128,13 +128,13 @@ def main() -> None:
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    common = {"verification.enabled": not arguments.no_verify, **parse_settings(arguments.set)}
+    common_settings = {"verification.enabled": not arguments.no_verify, **parse_settings(arguments.set)}
     for argument in arguments.runs:
         name, _, variant_name = argument.partition(":")
         started = time.monotonic()
         tag = f"{name}--{variant_name}"
         try:
-            result = make_run(name, variant_name, arguments.data, arguments.work, out, common)
+            result = make_run(name, variant_name, arguments.data, arguments.work, out, common_settings)
         except (InputError, TrainingError) as error:
             result = {"error": str(error)}
         seconds = round(time.monotonic() - started, 1)
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def make_run(
-    name: str, variant_name: str, data: Path, work: Path, out: Path, common: dict[str, Any]
+    name: str, variant_name: str, data: Path, work: Path, out: Path, common_settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Make one run and return its checks and its true errors.
 
@@ -153,7 +153,7 @@ def make_run(
         data: folder of the data sets.
         work: folder for the unzipped data and the run folders.
         out: folder for the recorded landmarks.
-        common: settings that the variant does not override.
+        common_settings: settings that the variant does not override.
     """
     variant = build_variants(name)[variant_name]
     parts = find_parts(name, data, work)
@@ -163,7 +163,7 @@ def make_run(
             find_parts(_choose_other_kind(name), data, work).inputs, len(list_images(inputs))
         )
     folder = work / "runs" / f"{name}--{variant_name}"
-    settings = common | variant.settings
+    settings = common_settings | variant.settings
     with _shuffle_labels(variant.shuffles_labels), _keep_second_detectors() as second_detectors:
         detector = selfmark.discover(
             inputs,
@@ -176,16 +176,16 @@ def make_run(
         )
     run = Run.open(folder)
     refs = run.refs()
-    checked = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
-    located = detector.predict_network_pixels(checked)
+    checked_refs = [refs[row] for row in evenly_spaced(len(refs), MAX_CHECKED_IMAGES)]
+    located = detector.predict_network_pixels(checked_refs)
     recorded = {
         "xy": located.xy.astype(np.float32),
         "score": located.score.astype(np.float32),
         "regions": located.regions,
-        "names": np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked]),
+        "names": np.array([f"{ref.name}|{json.dumps(ref.box)}" for ref in checked_refs]),
     }
     for second in second_detectors:
-        recorded["second_xy"] = second.predict_network_pixels(checked).xy.astype(np.float32)
+        recorded["second_xy"] = second.predict_network_pixels(checked_refs).xy.astype(np.float32)
     np.savez_compressed(out / f"{name}--{variant_name}.npz", **recorded)
     kinds = [parts]
     if variant.is_mixed:

@@ -71,9 +71,9 @@ def _parse_ref(name: str, work: Path) -> ImageRef:
     """
     file, _, box = str(name).partition("|")
     file, _, frame = file.partition("#")
-    inside = re.sub(r".*?/data/", "data/", file, count=1)
+    path_in_data = re.sub(r".*?/data/", "data/", file, count=1)
     limits = json.loads(box)
-    return ImageRef(work / inside, int(frame) if frame else None, tuple(limits) if limits else None)
+    return ImageRef(work / path_in_data, int(frame) if frame else None, tuple(limits) if limits else None)
 
 
 if __name__ == "__main__":

@@ -63,16 +63,20 @@ def main() -> None:
         write_json(update_runs(read_json(path), gather_runs(Path(sys.argv[2]))), path)
         return
     if sys.argv[1] == "--later":
-        path, later = Path(sys.argv[3]), gather_runs(Path(sys.argv[2]))
+        path, later_results = Path(sys.argv[3]), gather_runs(Path(sys.argv[2]))
         write_json(
-            read_json(path) | {"later_runs": later["runs"], "later_made_with": later["made_with"]}, path
+            read_json(path)
+            | {"later_runs": later_results["runs"], "later_made_with": later_results["made_with"]},
+            path,
         )
         return
     content = read_json(Path(sys.argv[1]))
     about = {"script": "benchmarks/trust/trust_model.py", "made_with": content["made_with"]}
     result = measure(content["runs"]) | measure_recipes(content["recipes"])
-    later = {"made_with": content["later_made_with"]} | measure_later(content["runs"], content["later_runs"])
-    write_json(about | result | {"later_runs": later}, Path(sys.argv[2]))
+    later_results = {"made_with": content["later_made_with"]} | measure_later(
+        content["runs"], content["later_runs"]
+    )
+    write_json(about | result | {"later_runs": later_results}, Path(sys.argv[2]))
 
 
 def gather_runs(folder: Path) -> dict[str, Any]:
@@ -94,18 +98,23 @@ def gather_runs(folder: Path) -> dict[str, Any]:
     return {"made_with": versions, "runs": rows, "recipes": recipes}
 
 
-def update_runs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def update_runs(old_content: dict[str, Any], new_content: dict[str, Any]) -> dict[str, Any]:
     """Replace old runs by new runs of the same data set and variant; `made_with` lists the new runs.
 
     Args:
-        old: what `gather_runs` returned for the old runs.
-        new: the same for the new runs; their recipes are ignored.
+        old_content: what `gather_runs` returned for the old runs.
+        new_content: the same for the new runs; their recipes are ignored.
     """
-    added = {(run["data"], run["variant"]): run for run in new["runs"]}
-    kept = {(run["data"], run["variant"]): run for run in old["runs"]}
-    about = new["made_with"] | {"runs": [f"{data}, {variant}" for data, variant in sorted(added)]}
-    made_with = old["made_with"] | {"updates": [*old["made_with"].get("updates", []), about]}
-    return old | {"made_with": made_with, "runs": [run for _, run in sorted((kept | added).items())]}
+    added_runs = {(run["data"], run["variant"]): run for run in new_content["runs"]}
+    kept_runs = {(run["data"], run["variant"]): run for run in old_content["runs"]}
+    about = new_content["made_with"] | {
+        "runs": [f"{data}, {variant}" for data, variant in sorted(added_runs)]
+    }
+    made_with = old_content["made_with"] | {"updates": [*old_content["made_with"].get("updates", []), about]}
+    return old_content | {
+        "made_with": made_with,
+        "runs": [run for _, run in sorted((kept_runs | added_runs).items())],
+    }
 
 
 def _select_values(run: dict[str, Any]) -> dict[str, Any]:
@@ -137,25 +146,25 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """
     names = sorted({run["data"] for run in runs})
     spearman: dict[str, float] = {}
-    verified: dict[str, float] = {}
-    rows, within, levels = [], [], []
+    spearman_verified: dict[str, float] = {}
+    rows, correlations, levels = [], [], []
     for name in names:
-        others = [run for run in runs if run["data"] != name]
+        other_runs = [run for run in runs if run["data"] != name]
         left_out = [run for run in runs if run["data"] == name]
-        settings = _fit_settings(others)
+        settings = _fit_settings(other_runs)
         judged = [judge_landmarks(_build_evidence(run, is_verified=False), settings) for run in left_out]
         truth = np.concatenate([run["landmark_shares"] for run in left_out])
         spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
         with_second = [judge_landmarks(_build_evidence(run, is_verified=True), settings) for run in left_out]
         has_second = [run["second_run_error"] is not None for run in left_out]
         if any(has_second):
-            verified[name] = _correlate(
+            spearman_verified[name] = _correlate(
                 np.concatenate(list(compress([trust.trust for trust in with_second], has_second))),
                 np.concatenate(list(compress([run["landmark_shares"] for run in left_out], has_second))),
             )
         for run, trust, second in zip(left_out, judged, with_second, strict=True):
             verdict, expected = judge_run(trust.expected_error, settings)
-            within.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
+            correlations.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
             levels.append(np.stack([trust.trust, run["landmark_shares"]]))
             rows.append(
                 {
@@ -170,16 +179,18 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
                     "true_verdict": judge_forward_share(run["forward_share"], settings),
                 }
             )
-    wrong = [row for row in rows if row["verdict"] != row["true_verdict"]]
-    final, final_verified = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
+    wrong_rows = [row for row in rows if row["verdict"] != row["true_verdict"]]
+    final_weights, final_verified_weights = (
+        fit_weights(runs, is_verified=is_verified) for is_verified in (False, True)
+    )
     return {
         "runs": len(runs),
         "landmarks": sum(len(run["landmark_shares"]) for run in runs),
         "spearman_left_out": spearman,
         "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
-        "spearman_left_out_verified": verified,
-        "spearman_left_out_verified_mean": round(float(np.mean(list(verified.values()))), 4),
-        "spearman_within_runs_mean": round(float(np.nanmean(within)), 4),
+        "spearman_left_out_verified": spearman_verified,
+        "spearman_left_out_verified_mean": round(float(np.mean(list(spearman_verified.values()))), 4),
+        "spearman_within_runs_mean": round(float(np.nanmean(correlations)), 4),
         "levels": _measure_levels(*np.concatenate(levels, axis=1)),
         "verdict_accuracy": _measure_accuracy(rows, "verdict"),
         "verdict_accuracy_verified": _measure_accuracy(rows, "verdict_verified"),
@@ -188,10 +199,10 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
             for error in ESTIMATE_ERRORS
         },
         "verdicts_good_for_failed": _count_confused(rows),
-        "verdicts_missed": wrong,
+        "verdicts_missed": wrong_rows,
         "verdicts": rows,
         "mixed_kinds_noticed": _notice_mixed_kinds(runs),
-        "weights": final._asdict() | {"verified_error_weights": final_verified.error_weights},
+        "weights": final_weights._asdict() | {"verified_error_weights": final_verified_weights.error_weights},
     }
 
 
@@ -320,19 +331,19 @@ def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
     gram = (stacked * weight[:, None]).T @ stacked + penalty
     solution = np.linalg.solve(gram, (stacked * weight[:, None]).T @ np.concatenate(targets))
     expected = [np.maximum(columns @ solution, 0) for columns in inputs]
-    best = np.array([np.quantile(errors, Evaluation().best_fraction) for errors in expected])
+    best_errors = np.array([np.quantile(errors, Evaluation().best_fraction) for errors in expected])
     forward = np.clip([run["forward_share"] for run in runs], 0, MAX_ERROR)
-    line = np.linalg.lstsq(np.stack([np.ones(len(best)), best], axis=1), forward, rcond=None)[0]
+    line = np.linalg.lstsq(np.stack([np.ones(len(best_errors)), best_errors], axis=1), forward, rcond=None)[0]
     return Weights(*(tuple(round(float(value), 2) for value in values) for values in (solution, line)))
 
 
 def _fit_settings(runs: list[dict[str, Any]]) -> Evaluation:
     """Return the default settings with weights fitted to these runs."""
-    plain, verified = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
+    weights, verified_weights = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
     return Evaluation(
-        error_weights=plain.error_weights,
-        verified_error_weights=verified.error_weights,
-        run_error_weights=plain.run_error_weights,
+        error_weights=weights.error_weights,
+        verified_error_weights=verified_weights.error_weights,
+        run_error_weights=weights.run_error_weights,
     )
 
 
@@ -367,8 +378,8 @@ def measure_recipes(rows: list[dict[str, Any]]) -> dict[str, Any]:
         errors = {row["recipe"]: round(row["forward_share"], 4) for row in rows if row["data"] == name}
         ratio = errors[chosen] / min(errors.values())
         table[name] = {"chosen": chosen, "forward_share": errors, "chosen_over_best": round(ratio, 3)}
-    within = sum(row["chosen_over_best"] <= 1.1 for row in table.values())
-    return {"recipe_within_10_percent": within, "recipe_data_sets": len(table), "recipes": table}
+    num_within = sum(row["chosen_over_best"] <= 1.1 for row in table.values())
+    return {"recipe_within_10_percent": num_within, "recipe_data_sets": len(table), "recipes": table}
 
 
 if __name__ == "__main__":

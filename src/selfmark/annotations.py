@@ -107,9 +107,11 @@ class AnnotatedObjects:
 
         `mirror` becomes empty if the partner of one of the points is left out.
         """
-        missing = [name for name in names if name not in self.names]
-        if missing:
-            raise InputError(f"{self.source} has no point '{missing[0]}'; it has {', '.join(self.names)}")
+        missing_names = [name for name in names if name not in self.names]
+        if missing_names:
+            raise InputError(
+                f"{self.source} has no point '{missing_names[0]}'; it has {', '.join(self.names)}"
+            )
         index = [self.names.index(name) for name in names]
         new_index = {old: new for new, old in enumerate(index)}
         partners = [new_index.get(self.mirror[old]) for old in index] if self.mirror else []

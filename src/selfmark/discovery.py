@@ -262,19 +262,19 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
         progress(0, _FINAL_STEPS)
         save_familiarity(detector, store.pixels, run.model_folder, guards, group)
         # Open the run without the process group, because the leader alone writes the report.
-        finished = group.run_on_all(lambda: Run.open(run.path))
+        finished_run = group.run_on_all(lambda: Run.open(run.path))
         with ExitStack() as meanwhile:
 
             def start_embedding() -> None:
-                meanwhile.enter_context(embed_meanwhile(RunModels.of(finished, detector), store))
+                meanwhile.enter_context(embed_meanwhile(RunModels.of(finished_run, detector), store))
 
             def write_results() -> None:
                 meanwhile.close()
                 progress(1, _FINAL_STEPS)
-                _write_card_and_report(run, finished, detector, metrics, store)
+                _write_card_and_report(run, finished_run, detector, metrics, store)
 
             group.run_on_leader(start_embedding)
-            metrics = check_run(finished, detector, store, group)
+            metrics = check_run(finished_run, detector, store, group)
             group.run_on_leader(write_results)
         progress(_FINAL_STEPS, _FINAL_STEPS)
     checks = metrics["unlabelled"]
@@ -283,7 +283,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
 
 
 def _write_card_and_report(
-    run: Run, finished: Run, detector: Detector, metrics: Metrics, store: ImageStore
+    run: Run, finished_run: Run, detector: Detector, metrics: Metrics, store: ImageStore
 ) -> None:
     """Add the results of the checks to the model card, log them, and write the report."""
     checks = metrics["unlabelled"]
@@ -295,8 +295,8 @@ def _write_card_and_report(
         run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))
     for sentence in metrics["advice"]:
         run.log("advice", text=sentence)
-    judged = Detector(detector.psi, card, detector.device, detector.runtime)
-    build_report(RunModels.of(finished, judged), image_store=store)
+    judged_detector = Detector(detector.psi, card, detector.device, detector.runtime)
+    build_report(RunModels.of(finished_run, judged_detector), image_store=store)
 
 
 class OpenedRun(NamedTuple):
@@ -428,7 +428,7 @@ def _create_run(
 
     notes: list[str] = []
     refs = locate_objects(*inputs, tracking, on_progress, notes.append)
-    config, why = resolve_config(inputs, options, len(refs), device)
+    config, reason = resolve_config(inputs, options, len(refs), device)
     training, held_out = hold_out(refs, config)
     start = _find_start(options.start_from, config) if options.start_from else None
     input_names = [str(item) for item in inputs.inputs]
@@ -439,7 +439,7 @@ def _create_run(
     run.log(
         "start",
         preset=config.preset,
-        why=why,
+        why=reason,
         device=str(device),
         images=len(refs),
         K=config.K or "auto",

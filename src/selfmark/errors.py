@@ -153,5 +153,5 @@ def suggest(name: str, known: Iterable[str]) -> str:
     >>> suggest("color", ["rotation", "scale"])
     ''
     """
-    similar = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{similar[0]}'?" if similar else ""
+    similar_names = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{similar_names[0]}'?" if similar_names else ""

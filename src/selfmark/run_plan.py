@@ -176,7 +176,7 @@ def resolve_config(
     if features is not None:
         features = resolve_features(str(features))
         settings = {**settings, "features.name": features}
-    config, why = resolve_preset(
+    config, reason = resolve_preset(
         options.preset, device.type == "cuda", num_images, options.landmarks, features
     )
     if inputs.regions is not None and inputs.regions.animals:
@@ -188,27 +188,27 @@ def resolve_config(
     implied = settings_of_method(config.method if method is None else str(method))
     # The recipe overrides the settings of the method, and the user's own settings override both.
     config = override(config, {**implied, **recipe_settings(options.recipe), **settings})
-    config, why = _fit_schedule(config, why, settings, num_images)
+    config, reason = _fit_schedule(config, reason, settings, num_images)
     check_features(config.features.name)
     if options.verify is not None:
         config = override(config, {"verification.enabled": options.verify})
     elif options.preset == "auto" and "verification.enabled" not in settings:
         has_enough_images = num_images >= config.verification.min_images
         config = override(config, {"verification.enabled": device.type == "cuda" and has_enough_images})
-    return config, why
+    return config, reason
 
 
 def _fit_schedule(
-    config: Config, why: str, settings: Mapping[str, Any], num_images: int
+    config: Config, reason: str, settings: Mapping[str, Any], num_images: int
 ) -> tuple[Config, str]:
     """Fit the iterations of self-training to the number of images; keep those that the user has set."""
     if config.method != "self-training":
-        return config, why
+        return config, reason
     if config.schedule.stop_when_still:
-        why += "; rounds may end early"
+        reason += "; rounds may end early"
     given = {name: settings[name] for name in schedule_settings(config) if name in settings}
     fitted = override(fit_schedule(config, num_images), given)
     if fitted == config:
-        return config, why
+        return config, reason
     percent = round(100 * config.schedule.factor(num_images))
-    return fitted, f"{why}; {percent} % of its iterations, for {describe_count(num_images, 'image')}"
+    return fitted, f"{reason}; {percent} % of its iterations, for {describe_count(num_images, 'image')}"

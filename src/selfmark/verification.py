@@ -1,8 +1,8 @@
 """Verify a run: train a second, shorter run on half of its images, and measure how well the two runs agree.
 
-When a verified run is created, some of its images are held out: neither run is trained on them. The second
-run is trained on half of the other images. The second run has its own run folder, RUN/verification, so that
-an interrupted verification can be resumed. This folder is deleted once the result is stored in
+A run that will be verified holds out some of its images when it is created. Neither run is trained on these
+images. The second run is trained on half of the other images. It has its own run folder, RUN/verification, so
+that an interrupted verification can be resumed. This folder is deleted once the result is stored in
 RUN/verification.json.
 """
 
@@ -103,7 +103,9 @@ def hold_out(refs: Sequence[ImageRef], config: Config) -> tuple[list[ImageRef], 
 
 
 def build_second_config(config: Config) -> Config:
-    """Return the settings of the second run: another seed, fewer iterations and, with features, no Stage 1.
+    """Return the settings of the second run: another seed, fewer iterations, and no landmarks of Stage 1.
+
+    With pretrained features, a run can also discover landmarks by Stage 1. The second run does not.
 
     >>> build_second_config(Config(seed=3)).seed, build_second_config(Config()).stage2.iterations
     (4, 100000)

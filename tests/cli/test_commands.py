@@ -89,8 +89,8 @@ def test_evaluate_refuses_the_packaged_detector(photos: Path, capsys: pytest.Cap
 def test_too_few_images_are_rejected(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = sorted(photos.iterdir())[:5]
-    assert selfmark("discover", *few, "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
+    few_photos = sorted(photos.iterdir())[:5]
+    assert selfmark("discover", *few_photos, "-o", tmp_path / "run", *QUICK_OPTIONS) == 2
     assert "5 usable images are too few" in read_error_line(capsys)
     assert not (tmp_path / "run").exists()
 
@@ -219,9 +219,9 @@ def test_predict_rejects_invalid_input(
     assert "unknown format 'papyrus'" in read_error_line(capsys)
     assert selfmark("predict", tmp_path / "nosuch", photos, "-o", tmp_path / "out") == 2
     assert "nosuch does not exist; check the path" in read_error_line(capsys)
-    bad = tmp_path / "bad.png"
-    bad.write_bytes(b"")
-    assert selfmark("predict", finished_run, bad, "-o", tmp_path / "out", "--device=cpu") == 2
+    bad_file = tmp_path / "bad.png"
+    bad_file.write_bytes(b"")
+    assert selfmark("predict", finished_run, bad_file, "-o", tmp_path / "out", "--device=cpu") == 2
     assert "none of the images could be read (0 of 1)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

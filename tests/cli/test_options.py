@@ -34,8 +34,10 @@ def test_old_options_work_and_are_not_listed(quick_run: Path, labeled: Path, tmp
     for option, folder in (("--normaliser", "old"), ("--normalizer", "new")):
         output = tmp_path / folder
         assert selfmark(*arguments, option, "side", "-o", output, "--set=draws=1", "--device=cpu") == 0
-    old, new = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("old", "new"))
-    assert old["normaliser"] == new["normaliser"] == "side"
+    old_metrics, new_metrics = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("old", "new")
+    )
+    assert old_metrics["normaliser"] == new_metrics["normaliser"] == "side"
     for command in ("evaluate", "map", "name"):
         text = CliRunner().invoke(app, [command, "--help"]).output
         assert not any(option in text for option in RENAMED_OPTIONS)

@@ -36,9 +36,16 @@ def test_rows_are_stored_one_by_one_and_runs_beyond_the_time_limit_are_left_out(
     script: ModuleType, tmp_path: Path
 ) -> None:
     results = tmp_path / "compare.json"
-    old = {"data": "faces", "part": "validation", "method": "dve", "budget_minutes": 2.0, "seed": 0, "k": 9}
-    old |= {"commit": "old", "failure": ""}
-    results.write_text(json.dumps({"rows": [old, old | {"seed": 1}]}))
+    old_record = {
+        "data": "faces",
+        "part": "validation",
+        "method": "dve",
+        "budget_minutes": 2.0,
+        "seed": 0,
+        "k": 9,
+    }
+    old_record |= {"commit": "old", "failure": ""}
+    results.write_text(json.dumps({"rows": [old_record, old_record | {"seed": 1}]}))
     done = []
 
     def run(job: MethodJob) -> dict[str, Any]:

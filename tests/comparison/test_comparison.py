@@ -85,8 +85,8 @@ def test_methods_are_compared_and_not_repeated(
     boxes = {"images": [{"id": 1, "file_name": image}], "categories": [{"id": 1, "name": "object"}]}
     annotations = [{"id": n, "image_id": 1, "category_id": 1, "bbox": [n, n, 20, 20]} for n in (1, 2)]
     (tmp_path / "boxes.json").write_text(json.dumps(boxes | {"annotations": annotations}))
-    two = Comparison((str(tmp_path / "boxes.json"),), labeled / "labels.json", 4, 1.0)
-    path = write_page(two, content["rows"], output)
+    comparison = Comparison((str(tmp_path / "boxes.json"),), labeled / "labels.json", 4, 1.0)
+    path = write_page(comparison, content["rows"], output)
     assert path.read_text().count("data:image/jpeg") == 2 * 2
     assert "untrained" in capsys.readouterr().out
     # The untrained network has the weights that the method `equivariance` starts from.

@@ -127,12 +127,12 @@ def test_names_of_selfmark_0_1_are_accepted(old: str, new: str) -> None:
 
 def _flatten(settings: config.Config) -> dict[str, object]:
     """Return a mapping from dotted names to all settings."""
-    plain = config.to_dict(settings)
-    flat = {name: value for name, value in plain.items() if not isinstance(value, dict)}
-    for section, values in plain.items():
+    nested_settings = config.to_dict(settings)
+    flat_settings = {name: value for name, value in nested_settings.items() if not isinstance(value, dict)}
+    for section, values in nested_settings.items():
         if isinstance(values, dict):
-            flat |= {f"{section}.{name}": value for name, value in values.items()}
-    return flat
+            flat_settings |= {f"{section}.{name}": value for name, value in values.items()}
+    return flat_settings
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])
@@ -153,11 +153,11 @@ def test_auto_chooses_the_preset_by_device_and_explains_it() -> None:
 
 
 def test_auto_uses_fewer_clusters_for_few_images_but_at_least_k() -> None:
-    few, why = config.resolve_preset("auto", True, 20, 15)
-    assert few.M == 30
-    assert "using 30 clusters because 20 images have few keypoints" in why
-    fewest, _ = config.resolve_preset("auto", True, 2, 15)
-    assert fewest.M == 15
+    config_for_few, reason = config.resolve_preset("auto", True, 20, 15)
+    assert config_for_few.M == 30
+    assert "using 30 clusters because 20 images have few keypoints" in reason
+    config_for_fewest, _ = config.resolve_preset("auto", True, 2, 15)
+    assert config_for_fewest.M == 15
 
 
 def test_choosing_k_later_gives_the_same_settings() -> None:
@@ -208,8 +208,8 @@ def test_choosing_features_changes_only_their_name_and_small_image_sizes(name: s
 
 
 def test_large_images_keep_their_size() -> None:
-    large = config.override(config.preset("fast"), {"images.size": 512})
-    assert config.with_features(large, "efficientnet-lite0").images.size == 512
+    large_images = config.override(config.preset("fast"), {"images.size": 512})
+    assert config.with_features(large_images, "efficientnet-lite0").images.size == 512
 
 
 def test_features_can_be_removed_again() -> None:
@@ -254,12 +254,12 @@ def test_used_settings_exclude_those_of_unused_features_and_methods() -> None:
         "lorenz2019",
         "autolink",
     }
-    others = {"schedule", "verification", "smoothing", "refinement"}
-    assert unused == {"method", "features", "student"} | others | methods
-    other = config.override(tiny, {"method": "autolink"})
-    assert {"method", "methods", "autolink"} == config.used_settings(other).keys() - used.keys()
+    other_sections = {"schedule", "verification", "smoothing", "refinement"}
+    assert unused == {"method", "features", "student"} | other_sections | methods
+    other_method = config.override(tiny, {"method": "autolink"})
+    assert {"method", "methods", "autolink"} == config.used_settings(other_method).keys() - used.keys()
     with_features = config.with_features(tiny, "efficientnet-lite0")
     unused = config.to_dict(with_features).keys() - config.used_settings(with_features).keys()
-    assert unused == others | methods
+    assert unused == other_sections | methods
     changed = config.override(with_features, changes)
     assert config.used_settings(changed) != config.used_settings(with_features)

@@ -75,7 +75,7 @@ def test_the_order_and_position_of_the_predictors_do_not_matter() -> None:
     assert unexplained_fraction(moved, targets, _mark_all_present(targets)) == pytest.approx(expected)
 
 
-def test_points_that_are_not_present_have_no_influence() -> None:
+def test_absent_points_have_no_influence() -> None:
     points, targets = _make_shapes(80), _make_shapes(80)[:, :4] + _draw_noise((80, 4, 2), 5, seed=7)
     present = np.random.default_rng(8).random((80, 4)) < 0.6
     expected = unexplained_fraction(points, targets, present)
@@ -94,9 +94,9 @@ def test_a_landmark_that_is_hardly_present_is_left_out() -> None:
 
 
 def test_landmarks_that_never_move_give_a_finite_number() -> None:
-    points, still = _make_shapes(40), np.full((40, 3, 2), 7.0)
-    assert unexplained_fraction(points, still, _mark_all_present(still)) == 1.0
-    assert unexplained_fraction(still, points, _mark_all_present(points)) == pytest.approx(1.0)
+    points, still_points = _make_shapes(40), np.full((40, 3, 2), 7.0)
+    assert unexplained_fraction(points, still_points, _mark_all_present(still_points)) == 1.0
+    assert unexplained_fraction(still_points, points, _mark_all_present(points)) == pytest.approx(1.0)
 
 
 def test_errors_match_a_ridge_regression_of_scikit_learn() -> None:
@@ -113,7 +113,7 @@ def test_errors_match_a_ridge_regression_of_scikit_learn() -> None:
             ridge = linear_model.Ridge(0.01 * np.abs(centered.T @ centered).max())
             predicted = ridge.fit(inputs[fit], targets[fit, landmark]).predict(inputs[test])
             errors.append(np.linalg.norm(predicted - targets[test, landmark], axis=1).mean())
-            guess = targets[fit, landmark].mean(axis=0)
-            guesses.append(np.linalg.norm(guess - targets[test, landmark], axis=1).mean())
+            mean_position = targets[fit, landmark].mean(axis=0)
+            guesses.append(np.linalg.norm(mean_position - targets[test, landmark], axis=1).mean())
     expected = sum(errors) / sum(guesses)
     assert unexplained_fraction(points, targets, present) == pytest.approx(expected, rel=1e-4)

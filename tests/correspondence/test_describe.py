@@ -1,4 +1,7 @@
-"""Test keypoints and descriptors of many images: mirror images, several processes and little memory."""
+"""Test keypoints and descriptors of many images: mirror images, several processes and little memory.
+
+Phi is the network that finds and describes keypoints (Stage 1).
+"""
 
 from __future__ import annotations
 
@@ -45,18 +48,18 @@ def test_descriptors_match_those_of_single_images_and_their_mirror_images() -> N
 
 def test_each_process_describes_its_part_of_the_images() -> None:
     phi, feed = _build_phi(), PixelFeed(PIXELS, torch.device("cpu"))
-    whole = describe_images(phi, feed, CONFIG)
+    described = describe_images(phi, feed, CONFIG)
     done: list[tuple[int, int]] = []
     parts = [
         describe_images(phi, feed, CONFIG, lambda *progress: done.append(progress), ProcessGroup(rank, 3))
         for rank in range(3)
     ]
     joined = concatenate_keypoints([part.points for part in parts])
-    assert torch.equal(joined.image_index, whole.points.image_index)
-    torch.testing.assert_close(joined.xy, whole.points.xy)
+    assert torch.equal(joined.image_index, described.points.image_index)
+    torch.testing.assert_close(joined.xy, described.points.xy)
     mirrored = [part.mirrored for part in parts if part.mirrored is not None]
-    assert whole.mirrored is not None
-    torch.testing.assert_close(torch.cat(mirrored), whole.mirrored)
+    assert described.mirrored is not None
+    torch.testing.assert_close(torch.cat(mirrored), described.mirrored)
     assert done == [(2, 2), (3, 3), (3, 3)]  # 2, 3 and 3 of the 8 images
 
 
@@ -98,10 +101,10 @@ def test_descriptors_are_on_the_host_if_the_gpu_has_too_little_memory(
 @pytest.mark.gpu
 def test_descriptors_on_the_host_are_the_same_and_gpu_memory_does_not_grow() -> None:
     cuda = torch.device("cuda")
-    base = override(CONFIG, {"runtime.predict_batch": 64, "network.descriptor": 128})
+    base_config = override(CONFIG, {"runtime.predict_batch": 64, "network.descriptor": 128})
     torch.manual_seed(0)
-    phi = Phi(base.network)
-    prepare_network(phi, cuda, base.runtime)
+    phi = Phi(base_config.network)
+    prepare_network(phi, cuda, base_config.runtime)
 
     def measure(images: int, config: Config) -> tuple[DescribedPoints, int]:
         """Describe images; return the points and the bytes of GPU memory that this needed."""
@@ -111,19 +114,21 @@ def test_descriptors_on_the_host_are_the_same_and_gpu_memory_does_not_grow() -> 
         torch.cuda.reset_peak_memory_stats()
         return describe_images(phi, feed, config), torch.cuda.max_memory_allocated() - before
 
-    host_config = override(base, {"runtime.device_fraction": 0.0})
-    on_gpu, _ = measure(640, base)
-    few, few_bytes = measure(640, host_config)
+    host_config = override(base_config, {"runtime.device_fraction": 0.0})
+    on_gpu, _ = measure(640, base_config)
+    few_points, few_bytes = measure(640, host_config)
     assert on_gpu.points.descriptor is not None
-    assert few.points.descriptor is not None
+    assert few_points.points.descriptor is not None
     assert on_gpu.mirrored is not None
-    assert few.mirrored is not None
+    assert few_points.mirrored is not None
     assert on_gpu.mirrored.is_cuda
-    assert not few.mirrored.is_cuda
-    torch.testing.assert_close(few.points.xy, on_gpu.points.xy.cpu())
-    torch.testing.assert_close(few.points.descriptor, on_gpu.points.descriptor.cpu(), atol=1e-3, rtol=0)
-    torch.testing.assert_close(few.mirrored, on_gpu.mirrored.cpu(), atol=1e-3, rtol=0)
-    many, many_bytes = measure(6_400, host_config)
-    assert many.mirrored is not None
-    descriptor_bytes = 2 * many.mirrored.nbytes  # of the images and of their mirror images
+    assert not few_points.mirrored.is_cuda
+    torch.testing.assert_close(few_points.points.xy, on_gpu.points.xy.cpu())
+    torch.testing.assert_close(
+        few_points.points.descriptor, on_gpu.points.descriptor.cpu(), atol=1e-3, rtol=0
+    )
+    torch.testing.assert_close(few_points.mirrored, on_gpu.mirrored.cpu(), atol=1e-3, rtol=0)
+    many_points, many_bytes = measure(6_400, host_config)
+    assert many_points.mirrored is not None
+    descriptor_bytes = 2 * many_points.mirrored.nbytes  # of the images and of their mirror images
     assert many_bytes - few_bytes < 0.2 * descriptor_bytes

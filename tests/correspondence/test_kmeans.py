@@ -58,9 +58,9 @@ def test_the_margin_between_equal_centroids_is_zero() -> None:
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = torch.randn(100, 6), torch.randn(7, 6)
-    whole, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _make_generator())
+    assigned, expected = nearest_centroid(vectors, centroids), kmeans(vectors, 7, 50, 3, _make_generator())
     monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 13)
-    assert torch.equal(nearest_centroid(vectors, centroids).cluster, whole.cluster)
+    assert torch.equal(nearest_centroid(vectors, centroids).cluster, assigned.cluster)
     torch.testing.assert_close(kmeans(vectors, 7, 50, 3, _make_generator()), expected)
 
 
@@ -87,15 +87,17 @@ def test_well_separated_clusters_are_found() -> None:
 def test_the_cost_is_as_low_as_that_of_scikit_learn() -> None:
     vectors = torch.randn(600, 5, generator=_make_generator(3))
     cost = float(nearest_centroid(vectors, kmeans(vectors, 15, 100, 10, _make_generator())).distance.sum())
-    reference = KMeans(15, n_init=10, max_iter=100, random_state=0).fit(vectors.numpy()).inertia_
-    assert cost < 1.02 * reference
+    sklearn_inertia = KMeans(15, n_init=10, max_iter=100, random_state=0).fit(vectors.numpy()).inertia_
+    assert cost < 1.02 * sklearn_inertia
 
 
 def test_equal_seeds_give_equal_centroids() -> None:
     vectors = torch.randn(300, 5)
-    first, repeated, different = (kmeans(vectors, 20, 5, 1, _make_generator(seed)) for seed in (1, 1, 2))
+    first, repeated, with_other_seed = (
+        kmeans(vectors, 20, 5, 1, _make_generator(seed)) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, repeated)
-    assert not torch.equal(first, different)
+    assert not torch.equal(first, with_other_seed)
 
 
 def test_an_empty_cluster_gets_the_farthest_vector() -> None:
@@ -201,10 +203,10 @@ def test_the_first_of_several_runs_with_the_same_clusters_is_used(monkeypatch: p
     """A later run that is cheaper only by a rounding error is not preferred."""
     vectors, _ = _make_blobs(4, 50)
     first = kmeans(vectors, 4, 50, 1, _make_generator())
-    real, calls = nearest_centroid, iter(range(100))
+    real_nearest_centroid, calls = nearest_centroid, iter(range(100))
 
     def lower_cost(vectors: torch.Tensor, centroids: torch.Tensor) -> kmeans_module.NearestCentroids:
-        nearest = real(vectors.double(), centroids.double())
+        nearest = real_nearest_centroid(vectors.double(), centroids.double())
         return nearest._replace(distance=nearest.distance * (1 - 1e-8 * next(calls)))
 
     monkeypatch.setattr(kmeans_module, "nearest_centroid", lower_cost)

@@ -22,9 +22,11 @@ def _make_descriptors(points: int, centers: int, spread: float, seed: int = 0) -
     """Return unit vectors around centers; the most frequent center is ten times as frequent as the rarest."""
     generator = torch.Generator().manual_seed(seed)
     frequency = torch.linspace(1, 0.1, centers)
-    center = torch.multinomial(frequency, points, replacement=True, generator=generator)
+    center_index = torch.multinomial(frequency, points, replacement=True, generator=generator)
     noise = torch.randn(points, 64, generator=generator) * spread / 8
-    return normalize(normalize(torch.randn(centers, 64, generator=generator), dim=1)[center] + noise, dim=1)
+    return normalize(
+        normalize(torch.randn(centers, 64, generator=generator), dim=1)[center_index] + noise, dim=1
+    )
 
 
 # For each data set: the vectors, and the number of clusters. In the first data set, many restarts find the
@@ -81,23 +83,23 @@ def _recover(group: ProcessGroup) -> LabeledPoints:
 
 
 @pytest.fixture(scope="module")
-def single() -> dict[str, Any]:
+def single_result() -> dict[str, Any]:
     return _compute_all(SINGLE_PROCESS)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def several(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def process_results(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return run_in_processes(request.param, _compute_all)
 
 
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("name", DATA)
 def test_several_processes_find_the_same_clusters_as_one(
-    name: str, uneven: bool, single: dict[str, Any], several: list[dict[str, Any]]
+    name: str, uneven: bool, single_result: dict[str, Any], process_results: list[dict[str, Any]]
 ) -> None:
     vectors, _ = DATA[name]
-    expected = single[f"{name}, {uneven=}"]
-    for results in several:
+    expected = single_result[f"{name}, {uneven=}"]
+    for results in process_results:
         centroids = results[f"{name}, {uneven=}"]
         torch.testing.assert_close(centroids, expected, atol=1e-5, rtol=0)
         if name != "two values":  # several centroids of "two values" are equal
@@ -106,30 +108,30 @@ def test_several_processes_find_the_same_clusters_as_one(
 
 
 def test_empty_clusters_get_the_farthest_vectors_of_all_processes(
-    single: dict[str, Any], several: list[dict[str, Any]]
+    single_result: dict[str, Any], process_results: list[dict[str, Any]]
 ) -> None:
     vectors = DATA["overlapping"][0]
-    is_repaired = torch.isin(single["repaired"], vectors).all(dim=1)
+    is_repaired = torch.isin(single_result["repaired"], vectors).all(dim=1)
     assert is_repaired.tolist() == [False] * 4 + [True] * 3
-    for results in several:
-        torch.testing.assert_close(results["repaired"], single["repaired"], atol=1e-5, rtol=0)
+    for results in process_results:
+        torch.testing.assert_close(results["repaired"], single_result["repaired"], atol=1e-5, rtol=0)
 
 
 def test_the_sample_does_not_depend_on_the_distribution_of_rows(
-    single: dict[str, Any], several: list[dict[str, Any]]
+    single_result: dict[str, Any], process_results: list[dict[str, Any]]
 ) -> None:
-    assert len(single["sampled"].unique()) == 1_000
-    for results in several:
-        assert torch.equal(results["sampled"], single["sampled"])
+    assert len(single_result["sampled"].unique()) == 1_000
+    for results in process_results:
+        assert torch.equal(results["sampled"], single_result["sampled"])
 
 
 def test_correspondence_recovery_in_several_processes_gives_the_same_labels(
-    single: dict[str, Any], several: list[dict[str, Any]]
+    single_result: dict[str, Any], process_results: list[dict[str, Any]]
 ) -> None:
-    expected = single["recovered"]
+    expected = single_result["recovered"]
     assert len(expected.points) > 100
     assert (expected.label >= 0).any()
-    for results in several:
+    for results in process_results:
         labeled = results["recovered"]
         for name in ("xy", "image_index", "score"):
             assert torch.equal(getattr(labeled.points, name), getattr(expected.points, name))

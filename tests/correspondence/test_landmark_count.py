@@ -40,14 +40,15 @@ def make_mixture(
     generator = torch.Generator().manual_seed(seed)
     center = normalize(torch.randn(K, D, generator=generator), dim=1)
     is_visible = torch.rand(images, K, generator=generator) < 0.6 + 0.4 * torch.rand(K, generator=generator)
-    image, landmark = torch.nonzero(is_visible, as_tuple=True)
-    noise = torch.randn(len(image), D, generator=generator) / D**0.5
+    image_index, landmark = torch.nonzero(is_visible, as_tuple=True)
+    noise = torch.randn(len(image_index), D, generator=generator) / D**0.5
     vectors = [center[landmark] + spread * noise, torch.randn(images * clutter, D, generator=generator)]
-    image = torch.cat([image, torch.arange(images).repeat_interleave(clutter)])
-    order = torch.argsort(image, stable=True)
+    image_index = torch.cat([image_index, torch.arange(images).repeat_interleave(clutter)])
+    order = torch.argsort(image_index, stable=True)
     vector = normalize(torch.cat(vectors)[order], dim=1)
     return DescribedPoints(
-        Keypoints(torch.zeros(len(image), 2), image[order], torch.ones(len(image)), vector), None
+        Keypoints(torch.zeros(len(image_index), 2), image_index[order], torch.ones(len(image_index)), vector),
+        None,
     )
 
 
@@ -96,10 +97,10 @@ def test_the_score_is_the_product_of_its_parts() -> None:
 
 def test_the_count_is_reproducible_and_empty_images_lower_the_detection() -> None:
     described = make_mixture(6, 1.0, 2)
-    few = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
-    assert find_count(described, few) == find_count(described, few)
-    with_empty = find_count(described, few, images=120)
-    assert with_empty.trials[1].detection < 0.55 * find_count(described, few).trials[1].detection
+    few_splits = replace(SETTINGS, candidates=(4, 6, 8), splits=2)
+    assert find_count(described, few_splits) == find_count(described, few_splits)
+    with_empty = find_count(described, few_splits, images=120)
+    assert with_empty.trials[1].detection < 0.55 * find_count(described, few_splits).trials[1].detection
 
 
 # --- agreement ------------------------------------------------------------------------------------------

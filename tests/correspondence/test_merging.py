@@ -23,8 +23,10 @@ def _make_labeled(image: list[int], label: list[int], clusters: int) -> LabeledP
     """Return labeled points and one-hot centroids; x and y of each point are its row number."""
     rows = torch.arange(len(label), dtype=torch.float32)
     points = Keypoints(torch.stack([rows, rows], 1), torch.tensor(image), rows)
-    labels = torch.tensor(label)
-    return LabeledPoints(points, labels, torch.full_like(labels, -1), clusters, torch.eye(clusters))
+    label_tensor = torch.tensor(label)
+    return LabeledPoints(
+        points, label_tensor, torch.full_like(label_tensor, -1), clusters, torch.eye(clusters)
+    )
 
 
 def test_confident_clusters_at_the_same_place_are_counted_as_in_a_loop() -> None:

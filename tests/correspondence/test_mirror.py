@@ -56,8 +56,8 @@ def test_a_known_symmetry_is_recovered_from_noisy_labels(seed: int, pairs: int, 
     truth = order[truth[np.argsort(order)]]
     label = np.repeat(np.arange(landmarks), 200)
     mirrored = truth[label]
-    wrong = rng.random(len(label)) < noise
-    mirrored = np.where(wrong, rng.integers(0, landmarks, len(label)), mirrored)
+    is_wrong = rng.random(len(label)) < noise
+    mirrored = np.where(is_wrong, rng.integers(0, landmarks, len(label)), mirrored)
     partners = find_mirror_partners(mirror_cooccurrence(label, mirrored, landmarks))
     assert partners.mirror == tuple(truth)
     assert partners.unpaired == ()

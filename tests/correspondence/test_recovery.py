@@ -76,9 +76,9 @@ def test_labels_are_the_true_landmarks_and_mirrored_labels_are_their_mirror_part
         assert len(members.unique()) == 1, "a cluster mixes landmarks"
         landmark_of[cluster] = int(members[0])
     assert sorted(landmark_of.values()) == list(range(8))
-    both = chosen & (labeled.mirrored_label >= 0)
+    has_both_labels = chosen & (labeled.mirrored_label >= 0)
     for label, mirrored in zip(
-        labeled.label[both].tolist(), labeled.mirrored_label[both].tolist(), strict=True
+        labeled.label[has_both_labels].tolist(), labeled.mirrored_label[has_both_labels].tolist(), strict=True
     ):
         assert landmark_of[mirrored] == 7 - landmark_of[label]
 
@@ -164,14 +164,14 @@ def test_row_numbers_run_over_the_views_of_each_point() -> None:
 def test_smaller_blocks_give_the_same_labels(assignment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     described, _ = make_known_landmarks(images=40, landmarks=10)
     settings = Correspondence(restarts=2, sample=500, assignment=assignment)  # type: ignore[arg-type]
-    whole = recover_correspondence(described, 6, 25, settings, _make_generator())
+    recovered = recover_correspondence(described, 6, 25, settings, _make_generator())
     monkeypatch.setattr(kmeans_module, "_block_size", lambda device: 37)
     blocks = list(kmeans_module.iterate_blocks(described.points.xy, torch.device("cpu")))
     assert len(blocks) == 12  # for 440 points
     blockwise = recover_correspondence(described, 6, 25, settings, _make_generator())
-    assert torch.equal(blockwise.points.xy, whole.points.xy)
-    assert torch.equal(blockwise.label, whole.label)
-    assert torch.equal(blockwise.mirrored_label, whole.mirrored_label)
+    assert torch.equal(blockwise.points.xy, recovered.points.xy)
+    assert torch.equal(blockwise.label, recovered.label)
+    assert torch.equal(blockwise.mirrored_label, recovered.mirrored_label)
 
 
 @pytest.mark.gpu

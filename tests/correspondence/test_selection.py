@@ -89,20 +89,22 @@ def test_every_count_can_be_filled_even_if_all_candidates_are_pairs() -> None:
 
 
 def test_candidates_that_never_move_can_be_chosen() -> None:
-    still = np.zeros((6, 3, 2))
-    assert choose_landmarks(still, _weigh(still), LandmarkPartners.identity(3), 2, SCALE).tolist() == [0, 1]
+    still_positions = np.zeros((6, 3, 2))
+    assert choose_landmarks(
+        still_positions, _weigh(still_positions), LandmarkPartners.identity(3), 2, SCALE
+    ).tolist() == [0, 1]
 
 
 def test_the_choice_does_not_depend_on_the_numbers_of_the_candidates() -> None:
     rng = np.random.default_rng(4)
     points = _make_body(rng)
     seen, mirrored = (points + rng.normal(0, 1, points.shape) for _ in range(2))
-    wanted = set(choose_landmarks(seen, _weigh(mirrored), LandmarkPartners.identity(7), 3, SCALE).tolist())
+    expected = set(choose_landmarks(seen, _weigh(mirrored), LandmarkPartners.identity(7), 3, SCALE).tolist())
     for order in itertools.islice(itertools.permutations(range(7)), 0, 5040, 700):
         shuffled = choose_landmarks(
             seen[:, order], _weigh(mirrored[:, order]), LandmarkPartners.identity(7), 3, SCALE
         ).tolist()
-        assert {order[index] for index in shuffled} == wanted
+        assert {order[index] for index in shuffled} == expected
 
 
 def test_a_candidate_that_sometimes_jumps_far_away_is_not_preferred() -> None:

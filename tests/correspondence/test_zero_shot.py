@@ -167,8 +167,8 @@ def test_colors_that_leave_almost_nothing_are_ignored() -> None:
     is_object = _draw_discs(20, radius=3)
     cells = _add_background(is_object)
     colors = torch.rand(20, 6, GRID, GRID, generator=_make_generator(8))
-    strict = replace(SETTINGS, max_color_border_ratio=1e-6)
-    assert torch.equal(find_foreground(cells, colors, strict, _make_generator()), is_object)
+    strict_settings = replace(SETTINGS, max_color_border_ratio=1e-6)
+    assert torch.equal(find_foreground(cells, colors, strict_settings, _make_generator()), is_object)
 
 
 def test_colors_are_used_only_if_they_separate_the_object_in_most_images() -> None:
@@ -200,8 +200,8 @@ def test_planted_parts_are_found_and_placed(dtype: torch.dtype) -> None:
     assert (similarity.amax(dim=1) > 0.99).all()
     part = similarity.argmax(dim=1)  # the planted part of each landmark
     assert sorted(part.tolist()) == [0, 1, 2, 3, 4]
-    cell = torch.stack([planted.columns, planted.rows], dim=2)[:, part].float()
-    expected = (cell + 0.5) * CELL - 0.5
+    part_cells = torch.stack([planted.columns, planted.rows], dim=2)[:, part].float()
+    expected = (part_cells + 0.5) * CELL - 0.5
     assert (placed.xy - expected).abs().max() < CELL / 2
     assert (placed.xy - expected).norm(dim=2).mean() < 1
     assert ((placed.score > 0.9) & (placed.score <= 1.001)).all()
@@ -213,9 +213,9 @@ def test_parts_are_placed_in_each_image_on_its_own() -> None:
     together = place_parts(cells, centroids, 30.0)
     assert together.xy.shape == (70, 3, 2)
     for image in (0, 63, 64, 69):
-        alone = place_parts(cells[image : image + 1], centroids, 30.0)
-        torch.testing.assert_close(together.xy[image], alone.xy[0])
-        torch.testing.assert_close(together.score[image], alone.score[0])
+        placed_alone = place_parts(cells[image : image + 1], centroids, 30.0)
+        torch.testing.assert_close(together.xy[image], placed_alone.xy[0])
+        torch.testing.assert_close(together.score[image], placed_alone.score[0])
 
 
 def test_positions_move_with_the_features() -> None:

@@ -84,15 +84,15 @@ def test_pupils_are_darker_than_their_surroundings() -> None:
             landmark = scene.names.index(eye)
             if scene.visible[index, landmark]:
                 x, y = np.round(scene.xy[index, landmark]).astype(int)
-                around = gray[index, y - 9 : y + 10, x - 9 : x + 10]
-                contrasts.append(around.max() - gray[index, y - 1 : y + 2, x - 1 : x + 2].mean())
+                patch = gray[index, y - 9 : y + 10, x - 9 : x + 10]
+                contrasts.append(patch.max() - gray[index, y - 1 : y + 2, x - 1 : x + 2].mean())
     assert len(contrasts) > 15
     assert np.median(contrasts) > 80
 
 
 def test_a_written_data_set_can_be_read_back(scene: Scene, tmp_path: Path) -> None:
-    few = Scene(scene.images[:3], scene.xy[:3], scene.visible[:3], scene.names, scene.flip_idx)
-    labels = write_scene(few, tmp_path / "demo")
+    short_scene = Scene(scene.images[:3], scene.xy[:3], scene.visible[:3], scene.names, scene.flip_idx)
+    labels = write_scene(short_scene, tmp_path / "demo")
     assert labels == tmp_path / "demo" / "labels.json"
     content = json.loads(labels.read_text(encoding="utf-8"))
     (category,) = content["categories"]

@@ -98,8 +98,8 @@ def test_visibility_agrees_with_the_depth_buffer(seed: int) -> None:
     hits = render.cast_rays(subject.body, subject.camera, render.pixel_grid(192, 1))
     num_compared = 0
     for (x, y), row, point, is_visible in zip(np.round(xy).astype(int), rows, points, visible, strict=True):
-        around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
-        if np.all(around == around[0, 0]):  # the landmark is away from outlines
+        parts_around = hits.part[y - 1 : y + 2, x - 1 : x + 2]
+        if np.all(parts_around == parts_around[0, 0]):  # the landmark is away from outlines
             num_compared += 1
             assert is_visible == (hits.part[y, x] == row and abs(hits.depth[y, x] - point[2]) < 0.1)
             assert not is_visible or hits.depth[y, x] == pytest.approx(point[2], abs=0.1)
@@ -143,14 +143,14 @@ def test_a_mark_painted_at_an_anchor_is_rendered_at_the_landmark(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 256
-    base = name.removeprefix("left_").removeprefix("right_")
+    name_without_side = name.removeprefix("left_").removeprefix("right_")
     subject = random_subject(np.random.default_rng(3), size)
     parts, _ = subject.body.landmarks()
 
     def paint_marker(kind: str, xyz: np.ndarray, palette: np.ndarray) -> np.ndarray:
         if kind != subject.body.kinds[parts[NAMES.index(name)]]:
             return np.zeros_like(xyz)
-        is_marked = np.linalg.norm(xyz - landmark_anchor(base)[:, None], axis=0) < 0.06
+        is_marked = np.linalg.norm(xyz - landmark_anchor(name_without_side)[:, None], axis=0) < 0.06
         return np.broadcast_to(is_marked, xyz.shape).astype(float)
 
     monkeypatch.setattr(render, "paint", paint_marker)

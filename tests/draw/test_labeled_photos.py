@@ -127,7 +127,7 @@ def test_text_beyond_ascii_is_drawn() -> None:
 def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path) -> None:
     source = encode_video(tmp_path / "clip.mp4", "libx264", frames=3, size=(320, 240), noise=1)
     refs = [ImageRef(source, frame, (0, 0, 300, 200)) for frame in range(3)]
-    smooth, predicted = POINTS / 2, POINTS / 2 + (40, -20)
+    smooth_points, predicted = POINTS / 2, POINTS / 2 + (40, -20)
     batches = []
     for ref in refs:
         motion = Motion(
@@ -138,7 +138,7 @@ def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path
             is_filled=np.zeros((1, 4), bool),
             method="kalman",
         )
-        landmarks = Landmarks(smooth[None], np.ones((1, 4), np.float32), NAMES, motion)
+        landmarks = Landmarks(smooth_points[None], np.ones((1, 4), np.float32), NAMES, motion)
         batches.append(Prediction((ref,), np.array([[320, 240]]), landmarks))
     card = replace(CARD, provenance={SMOOTHING: "kalman"}, skeleton=())
     list(draw_videos(batches, refs, card, tmp_path, 1, 0, Layout(has_before=True)))
@@ -147,7 +147,7 @@ def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path
     assert probe_video(path).size == (2 * 320 * zoom + 6, 240 * zoom)
     ((_, frame),) = read_frames(path, [1])
     for index, color in enumerate(COLORS):
-        right = (smooth[index] + 0.5) * zoom - 0.5 + (320 * zoom + 6, 0)
+        right = (smooth_points[index] + 0.5) * zoom - 0.5 + (320 * zoom + 6, 0)
         left = (predicted[index] + 0.5) * zoom - 0.5
         assert np.abs(get_pixel(frame, right) - color).max() < 70
         assert np.abs(get_pixel(frame, left) - color).max() < 70
@@ -155,8 +155,8 @@ def test_smoothed_videos_show_the_predicted_landmarks_on_the_left(tmp_path: Path
 
 def test_predict_draws_photos(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = [photos / "000.png", photos / "001.png"]
-    base = ["predict", TOY_DETECTOR, *images, "-o", tmp_path / "out", "--device=cpu"]
-    assert selfmark(*base, "--draw", "--draw-text=numbers", "--legend", "--side-by-side") == 0
+    command = ["predict", TOY_DETECTOR, *images, "-o", tmp_path / "out", "--device=cpu"]
+    assert selfmark(*command, "--draw", "--draw-text=numbers", "--legend", "--side-by-side") == 0
     assert f"labeled photos: {tmp_path / 'out' / 'drawn'}" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out" / "drawn").iterdir()) == ["000.jpg", "001.jpg"]
     for options, message in (
@@ -164,5 +164,5 @@ def test_predict_draws_photos(photos: Path, tmp_path: Path, capsys: pytest.Captu
         (["--legend"], "have no effect without --draw"),
         (["--trail=1"], "have no effect without --draw"),
     ):
-        assert selfmark(*base, *options) == 2
+        assert selfmark(*command, *options) == 2
         assert message in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
     zoom = 3  # small videos are enlarged
     assert info.size == (64 * zoom, 48 * zoom)
     colors = np.array([to_rgb(color) for color in landmark_colors(CARD)], int)
-    plain = dict(read_frames(source, range(12)))
+    source_frames = dict(read_frames(source, range(12)))
     for number, frame in read_frames(path, range(12)):
         for point, color in zip((POINTS + 0.5) * zoom - 0.5, colors, strict=True):
             x, y = np.round(point).astype(int)
@@ -83,12 +83,12 @@ def test_a_labeled_video_has_the_frames_of_its_source_with_landmarks(tmp_path: P
             if 2 <= number < 10:
                 assert np.abs(pixel - color).max() < 70  # the file stores color at half resolution
             else:
-                assert np.abs(pixel - plain[number].mean(axis=(0, 1))).max() < 12
+                assert np.abs(pixel - source_frames[number].mean(axis=(0, 1))).max() < 12
 
 
 def test_odd_sides_become_even_and_large_videos_are_not_enlarged(tmp_path: Path) -> None:
-    odd = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
-    refs = [ImageRef(odd, frame) for frame in range(3)]
+    odd_video = encode_video(tmp_path / "odd.mkv", "ffv1", frames=3, size=(705, 701), pixels="yuv444p")
+    refs = [ImageRef(odd_video, frame) for frame in range(3)]
     list(draw_videos(_make_predictions(refs), refs, CARD, tmp_path, every=1, trail=1.0))
     assert probe_video(tmp_path / "odd_landmarks.mp4").size == (706, 702)
 

@@ -1,6 +1,6 @@
 """Test two caches: the label-free checks of a run, and the landmarks and plot positions of a report.
 
-Both are used until something that they depend on changes.
+A cache is used until one of its inputs changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _count_calls(result: Any) -> tuple[Callable[[], Any], list[None]]:
 def test_cached_checks_are_used_until_an_input_or_the_cache_file_changes(
     models: RunModels, photos: Path
 ) -> None:
-    """The inputs are the images, the settings and the result of the second run."""
+    """The inputs are the images, the settings and the result of the run's verification."""
     refs, settings = list_images([photos]), Evaluation()
     compute, calls = _count_calls(CHECKS)
     for _ in range(2):
@@ -61,12 +61,13 @@ def test_cached_checks_are_used_until_an_input_or_the_cache_file_changes(
         (refs, settings, {"backward_shares": [0.5]}),
         (refs[:-1], settings, None),
     )
-    for num_calls, (images, changed, second_run) in enumerate(changes, start=4):
-        load_or_check(models, images, changed, second_run, compute)
+    for num_calls, (new_refs, new_settings, verification) in enumerate(changes, start=4):
+        load_or_check(models, new_refs, new_settings, verification, compute)
         assert len(calls) == num_calls
 
 
 def test_checks_without_pretrained_features_are_not_cached(models: RunModels, photos: Path) -> None:
+    """The appearance error needs pretrained features; it is None if they are not installed."""
     compute, calls = _count_calls(CHECKS | {"appearance_error": [None, None]})
     for _ in range(2):
         load_or_check(models, list_images([photos]), Evaluation(), None, compute)

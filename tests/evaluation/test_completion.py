@@ -152,6 +152,6 @@ def test_gaps_are_filled_with_the_mean_and_found_points_are_counted() -> None:
     assert points_per_image(np.full((3, 2, 2), np.nan)) == 0.0
 
 
-def test_no_landmark_found_is_an_error() -> None:
+def test_finding_no_landmark_is_an_error() -> None:
     with pytest.raises(InputError, match="no landmark was found"):
         complete_landmarks(np.full((3, 2, 2), np.nan), 10)

@@ -80,9 +80,9 @@ def test_landmarks_moved_out_of_the_image_are_nan(monkeypatch: pytest.MonkeyPatc
     deformed = measure_deformation_errors(
         build_blob_detector(), blobs.pixels, 1, NO_COLOR_CHANGE, _make_generator(), batch=8
     )
-    outside = blobs.red[:, 0] + SIZE / 3 > SIZE - 0.5
-    assert 0 < outside.sum() < 8
-    np.testing.assert_array_equal(np.isnan(deformed.error[:, RED]), outside)
+    is_outside = blobs.red[:, 0] + SIZE / 3 > SIZE - 0.5
+    assert 0 < is_outside.sum() < 8
+    np.testing.assert_array_equal(np.isnan(deformed.error[:, RED]), is_outside)
     assert np.isfinite(deformed.moved).all()
 
 
@@ -95,10 +95,10 @@ def test_mirror_errors_distinguish_correct_and_wrong_partners(flip_test: bool) -
     assert correct[:, [RED, GREEN, CENTER]].max() < 0.02
 
     swapped = build_blob_detector(flip_test=flip_test, mirror=(GREEN, RED, 2, 3, 4, 5))
-    wrong = measure_mirror_errors(swapped, blobs.pixels, batch=3)
+    swapped_errors = measure_mirror_errors(swapped, blobs.pixels, batch=3)
     distance = np.linalg.norm(blobs.red - blobs.green, axis=1) / SIZE
-    np.testing.assert_allclose(wrong[:, RED], distance, atol=0.02)
-    np.testing.assert_allclose(wrong[:, GREEN], distance, atol=0.02)
+    np.testing.assert_allclose(swapped_errors[:, RED], distance, atol=0.02)
+    np.testing.assert_allclose(swapped_errors[:, GREEN], distance, atol=0.02)
     assert swapped.card.flip_test == flip_test
 
 

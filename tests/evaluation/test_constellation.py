@@ -80,9 +80,11 @@ def test_duplicates_are_close_in_most_images() -> None:
 def test_landmarks_that_others_predict_have_a_low_error() -> None:
     """The third landmark is the mean of the first two, the fourth is noise, the fifth copies the fourth."""
     random = np.random.default_rng(2)
-    free = random.normal(0, 10, (200, 2, 2))
+    free_landmarks = random.normal(0, 10, (200, 2, 2))
     noise = random.normal(0, 10, (200, 1, 2))
-    xy = np.concatenate([free, free.mean(axis=1, keepdims=True), noise, noise + 0.01], axis=1)
+    xy = np.concatenate(
+        [free_landmarks, free_landmarks.mean(axis=1, keepdims=True), noise, noise + 0.01], axis=1
+    )
     errors = measure_unexplained_by_others(xy, group_duplicates(xy, 1.0))
     assert errors[2] < 0.1
     assert (errors[3:] > 0.9).all()

@@ -43,7 +43,7 @@ def _draw_values(columns: int) -> Any:
 def _save(frame: Any, folder: Path, kind: str) -> Path:
     """Write the table; a row names its image by one path, or by folders and file name in three columns."""
     path = folder / "CollectedData_Ann.csv"
-    if kind == "paths":  # as in Lightning Pose and DeepLabCut before 2.2.1
+    if kind == "paths":  # as in Lightning Pose, and in DeepLabCut before 2.2.1
         frame = frame.set_axis(["/".join(index) for index in frame.index])
     frame.to_csv(path)
     return path
@@ -122,7 +122,7 @@ INVALID = {
     "no y": (f"{HEADER.replace('x,y', 'x,z')}a.png,1,2\n", "'nose' must have one column y"),
     "a v of 3": (
         "scorer,A,A,A\nbodyparts,n,n,n\ncoords,x,y,visible\nm1/img01.png,1,2,3\n",
-        "'n' has a v other than 0, 1 and 2",
+        "'n' has a visibility v other than 0, 1 and 2",
     ),
 }
 

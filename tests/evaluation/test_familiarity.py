@@ -48,7 +48,7 @@ def test_unfamiliar_images_cause_a_warning(photos: Path, tmp_path: Path) -> None
     for number in range(4):
         noise = np.random.default_rng(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
         cv2.imwrite(str(tmp_path / f"noise{number}.png"), noise)
-    others = list_images([str(tmp_path / "noise*.png")])
-    warning = warn_of_unfamiliar_images(tmp_path, detector, others, guards)
+    other_refs = list_images([str(tmp_path / "noise*.png")])
+    warning = warn_of_unfamiliar_images(tmp_path, detector, other_refs, guards)
     assert warning is not None
     assert f"different from those that {tmp_path} was trained on" in warning

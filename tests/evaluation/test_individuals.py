@@ -79,11 +79,11 @@ def test_two_landmarks_on_one_place_are_duplicates(monkeypatch: pytest.MonkeyPat
     assert (result.purity[[2, 4]] == 1).all()
 
 
-def test_results_of_checks_that_cannot_be_made_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_cannot_be_made_have_nan_results(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, positions = _draw_animals()
-    single = _check(monkeypatch, positions[:, :1], pixels)
-    assert np.isnan(single.constellation).all()
-    assert np.isnan(single.unexplained).all()
+    single_check = _check(monkeypatch, positions[:, :1], pixels)
+    assert np.isnan(single_check.constellation).all()
+    assert np.isnan(single_check.unexplained).all()
 
     def raise_missing(*_: Any) -> None:
         raise InputError("the weights are not installed")

@@ -246,8 +246,8 @@ def test_images_are_recognized_by_the_end_of_their_path(tmp_path: Path, prefix: 
 
 
 def test_the_folder_decides_between_files_of_the_same_name(tmp_path: Path) -> None:
-    both = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
-    truth = read(tmp_path, make_valid_content(), both)
+    refs = [*make_refs("test/1.jpg", "test/2.jpg", "test/3.jpg"), *TRAIN]
+    truth = read(tmp_path, make_valid_content(), refs)
     assert truth.refs == tuple(TRAIN)
     assert truth.notes == ()
 
@@ -483,9 +483,9 @@ def set_keypoint(index: int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_keypoint(0, math.nan), r"annotations\[1\]: point 'left_eye' has no usable coordinates"),
         (set_keypoint(4, -math.inf), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
         (set_keypoint(4, 10**15), r"annotations\[1\]: point 'right_eye' has no usable coordinates"),
-        (set_keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a v other than"),
-        (set_keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a v other than"),
-        (set_keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a v other than"),
+        (set_keypoint(2, 3), r"annotations\[1\]: point 'left_eye' has a visibility v other than"),
+        (set_keypoint(2, math.nan), r"annotations\[1\]: point 'left_eye' has a visibility v other than"),
+        (set_keypoint(2, 0.5), r"annotations\[1\]: point 'left_eye' has a visibility v other than"),
         (set_value("annotations", 1, "bbox", [1, 2, 3]), r"annotations\[1\]: 'bbox'"),
         (set_value("annotations", 1, "bbox", [1, 2, -3, 4]), r"annotations\[1\]: 'bbox'"),
         (set_value("annotations", 1, "bbox", [1, math.nan, 3, 4]), r"annotations\[1\]: 'bbox'"),
@@ -587,19 +587,21 @@ JUNK = st.recursive(
     ),
     max_leaves=4,
 )
-FULL = make_valid_content()  # the next two lines add optional entries
-FULL["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
-FULL["annotations"][0]["pose"] = 3
+VALID_CONTENT = make_valid_content()  # the next two lines add optional entries
+VALID_CONTENT["categories"][0] |= {"normaliser": "inter_ocular", "normaliser_points": [0, 1]}
+VALID_CONTENT["annotations"][0]["pose"] = 3
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from(list_key_paths(FULL)), JUNK, st.booleans()), min_size=1, max_size=4)
+    st.lists(
+        st.tuples(st.sampled_from(list_key_paths(VALID_CONTENT)), JUNK, st.booleans()), min_size=1, max_size=4
+    )
 )
 def test_a_damaged_file_is_read_or_raises_an_input_error(
     tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any, bool]]
 ) -> None:
-    content = copy.deepcopy(FULL)
+    content = copy.deepcopy(VALID_CONTENT)
     for keys, junk, remove in changes:
         target: Any = content
         try:
@@ -648,8 +650,8 @@ def test_real_label_files_are_read_completely(
     assert truth.normalizer == normalizer
     assert set(truth.fields) == fields
     assert truth.mirror == tuple(content["categories"][0]["flip_idx"])
-    names = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}
+    path_by_id = {image["id"]: f"images/{image['file_name']}" for image in content["images"]}
     for row, annotation in enumerate(content["annotations"]):
-        assert truth.refs[row].path == tmp_path / names[annotation["image_id"]]
+        assert truth.refs[row].path == tmp_path / path_by_id[annotation["image_id"]]
         assert truth.visible[row].sum() == annotation["num_keypoints"]
     assert truth.xy[5, 0].tolist() == content["annotations"][5]["keypoints"][:2] or not truth.visible[5, 0]

@@ -35,27 +35,31 @@ def _write_labels(path: Path, sizes: list[tuple[int, int] | None], points: list[
     return path
 
 
-INSIDE = [10, 10, 2, 30, 40, 2]
+KEYPOINTS_INSIDE = [10, 10, 2, 30, 40, 2]
 
 
 def test_labels_are_refused_if_most_stated_sizes_differ(photos: Path, tmp_path: Path) -> None:
     refs = list_images([photos])  # 64 x 64 pixels
-    same = _write_labels(tmp_path / "same.json", [(64, 64)] * 4, [INSIDE] * 4)
-    assert read_ground_truth(same, refs).notes == ()
-    other = _write_labels(tmp_path / "other.json", [(64, 64), *[(640, 480)] * 3], [INSIDE] * 4)
+    same_sizes = _write_labels(tmp_path / "same.json", [(64, 64)] * 4, [KEYPOINTS_INSIDE] * 4)
+    assert read_ground_truth(same_sizes, refs).notes == ()
+    other_sizes = _write_labels(
+        tmp_path / "other.json", [(64, 64), *[(640, 480)] * 3], [KEYPOINTS_INSIDE] * 4
+    )
     with pytest.raises(
         InputError, match=r"other.json belongs to other images.*3 of 4.*'001.png' is 640 x 480"
     ):
-        read_ground_truth(other, refs)
+        read_ground_truth(other_sizes, refs)
     # If at most half of the sizes differ, there is only a note.
-    one = _write_labels(tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [INSIDE] * 4)
-    (note,) = read_ground_truth(one, refs).notes
+    one_size_differs = _write_labels(
+        tmp_path / "one.json", [*[(64, 64)] * 3, (640, 480)], [KEYPOINTS_INSIDE] * 4
+    )
+    (note,) = read_ground_truth(one_size_differs, refs).notes
     assert "1 of 4 images checked does not fit its labels; for example, '003.png'" in note
 
 
 @pytest.mark.parametrize("size", [(640.0, 480.0), ("640", "480"), (640, "480.0")])
 def test_sizes_may_be_written_as_other_types(size: Any, photos: Path, tmp_path: Path) -> None:
-    path = _write_labels(tmp_path / "other.json", [size] * 4, [INSIDE] * 4)
+    path = _write_labels(tmp_path / "other.json", [size] * 4, [KEYPOINTS_INSIDE] * 4)
     with pytest.raises(InputError, match=r"'000.png' is 640 x 480 pixels in the labels"):
         read_ground_truth(path, list_images([photos]))
 
@@ -64,15 +68,15 @@ def test_sizes_may_be_written_as_other_types(size: Any, photos: Path, tmp_path: 
 def test_sizes_that_are_not_whole_numbers_of_pixels_are_refused(
     value: Any, photos: Path, tmp_path: Path
 ) -> None:
-    path = _write_labels(tmp_path / "other.json", [(64, value)] * 4, [INSIDE] * 4)
+    path = _write_labels(tmp_path / "other.json", [(64, value)] * 4, [KEYPOINTS_INSIDE] * 4)
     with pytest.raises(InputError, match=r"images\[0\]: 'height' must be a whole number of pixels") as caught:
         read_ground_truth(path, list_images([photos]))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, 0, "0"])
-def test_sizes_that_are_not_known_are_not_compared(value: Any, photos: Path, tmp_path: Path) -> None:
-    path = _write_labels(tmp_path / "other.json", [(640, value)] * 4, [INSIDE] * 4)
+def test_only_known_sizes_are_compared(value: Any, photos: Path, tmp_path: Path) -> None:
+    path = _write_labels(tmp_path / "other.json", [(640, value)] * 4, [KEYPOINTS_INSIDE] * 4)
     assert read_ground_truth(path, list_images([photos])).notes == ()
 
 
@@ -80,11 +84,16 @@ def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path:
     refs = list_images([photos])
     border = [-3, 10, 2, 66, 40, 2]  # a click at the border can be a little outside the image
     assert (
-        read_ground_truth(_write_labels(tmp_path / "a.json", [None] * 2, [INSIDE, border]), refs).notes == ()
+        read_ground_truth(
+            _write_labels(tmp_path / "a.json", [None] * 2, [KEYPOINTS_INSIDE, border]), refs
+        ).notes
+        == ()
     )
-    outside = [300, 200, 2, 310, 205, 2]
+    keypoints_outside = [300, 200, 2, 310, 205, 2]
     with pytest.raises(InputError, match=r"belongs to other images.*point at 300, 200.*64 x 64 pixels"):
-        read_ground_truth(_write_labels(tmp_path / "b.json", [None] * 2, [outside, outside]), refs)
+        read_ground_truth(
+            _write_labels(tmp_path / "b.json", [None] * 2, [keypoints_outside, keypoints_outside]), refs
+        )
 
 
 def test_stated_width_and_height_may_be_swapped(tmp_path: Path) -> None:
@@ -92,13 +101,15 @@ def test_stated_width_and_height_may_be_swapped(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "000.png"), np.zeros((40, 80, 3), np.uint8))
     refs = list_images([tmp_path / "000.png"])
     for size in ((80, 40), (40, 80)):
-        assert len(read_ground_truth(_write_labels(tmp_path / "l.json", [size], [INSIDE]), refs)) == 1
+        assert (
+            len(read_ground_truth(_write_labels(tmp_path / "l.json", [size], [KEYPOINTS_INSIDE]), refs)) == 1
+        )
 
 
 def test_objects_without_a_measurable_normalizer_are_left_out_and_counted(
     photos: Path, tmp_path: Path
 ) -> None:
-    points = [INSIDE, [10, 10, 2, 0, 0, 0], INSIDE, [10, 10, 2, 10, 10, 2]]
+    points = [KEYPOINTS_INSIDE, [10, 10, 2, 0, 0, 0], KEYPOINTS_INSIDE, [10, 10, 2, 10, 10, 2]]
     truth = read_ground_truth(
         _write_labels(tmp_path / "l.json", [(64, 64)] * 4, points), list_images([photos])
     )
@@ -139,8 +150,8 @@ def test_everything_is_checked_before_anything_is_predicted(
         raise AssertionError("something was predicted")
 
     monkeypatch.setattr(labeled_run, "load_or_predict", predict)
-    labels = _write_labels(tmp_path / "labels.json", [(64, 64)] * 8, [INSIDE] * 8)
-    other = _write_labels(tmp_path / "other.json", [(640, 480)] * 8, [INSIDE] * 8)
+    labels = _write_labels(tmp_path / "labels.json", [(64, 64)] * 8, [KEYPOINTS_INSIDE] * 8)
+    other = _write_labels(tmp_path / "other.json", [(640, 480)] * 8, [KEYPOINTS_INSIDE] * 8)
     for inputs, options, problem in (
         (EvaluationInputs(photos, other), {}, "other.json belongs to other images"),
         (EvaluationInputs(photos, labels, None, other), {}, "other.json belongs to other images"),
@@ -156,7 +167,7 @@ def test_everything_is_checked_before_anything_is_predicted(
 def test_the_command_reports_how_many_annotations_it_leaves_out(
     quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    points = [*[INSIDE] * 10, *[[10, 10, 2, 0, 0, 0]] * 2]
+    points = [*[KEYPOINTS_INSIDE] * 10, *[[10, 10, 2, 0, 0, 0]] * 2]
     labels = _write_labels(tmp_path / "labels.json", [(64, 64)] * 12, points)
     run = tmp_path / "run"
     shutil.copytree(quick_run, run)  # predictions are stored in the run folder

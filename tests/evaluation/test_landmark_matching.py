@@ -45,10 +45,10 @@ def test_distances_agree_with_a_naive_loop() -> None:
 
 def find_minimum_cost(cost: np.ndarray) -> float:
     """Return the minimum total cost of all one-to-one assignments, by exhaustive search."""
-    wide = cost if cost.shape[0] <= cost.shape[1] else cost.T
+    wide_cost = cost if cost.shape[0] <= cost.shape[1] else cost.T
     return min(
-        sum(wide[row, column] for row, column in enumerate(order))
-        for order in itertools.permutations(range(wide.shape[1]), len(wide))
+        sum(wide_cost[row, column] for row, column in enumerate(order))
+        for order in itertools.permutations(range(wide_cost.shape[1]), len(wide_cost))
     )
 
 

@@ -19,7 +19,7 @@ from selfmark.evaluation.oks import (
 )
 
 THRESHOLDS = np.array([0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95])
-L = 5
+L = 5  # annotated points per object
 SIGMAS = np.array([0.025, 0.079, 0.05, 0.107, 0.062])
 
 Scene = dict[str, np.ndarray]
@@ -188,9 +188,9 @@ def test_equal_scores_are_ordered_as_in_coco() -> None:
 def test_coordinates_of_hidden_points_do_not_matter() -> None:
     scene = make_crowded_scene(3)
     visible_xy = np.where(scene["gt_visible"][..., None], scene["gt_xy"], np.nan)
-    plain = measure(scene)
+    unchanged = measure(scene)
     ours = measure({**scene, "gt_xy": visible_xy})
-    assert ours.ap.tolist() == plain.ap.tolist()
+    assert ours.ap.tolist() == unchanged.ap.tolist()
 
 
 def test_average_precision_matches_a_hand_computed_case() -> None:
@@ -234,14 +234,14 @@ def test_a_hidden_object_without_a_box_accepts_any_detection() -> None:
     assert with_box.ap.tolist() == pytest.approx([1 / 3])
 
 
-def test_no_detection_scores_zero_and_no_visible_object_is_an_error() -> None:
+def test_zero_detections_score_zero_and_zero_visible_objects_are_an_error() -> None:
     scene = make_single_object_scene(0)
     no_detections = {name: scene[name][:0] for name in ("det_image", "det_xy", "det_score")}
     result = measure({**scene, **no_detections})
     assert result.ap.tolist() == result.ar.tolist() == [0.0] * len(THRESHOLDS)
-    hidden = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
+    scene_without_visible_points = {**scene, "gt_visible": np.zeros_like(scene["gt_visible"])}
     with pytest.raises(InputError, match="every object is a crowd or has no visible point"):
-        measure(hidden)
+        measure(scene_without_visible_points)
 
 
 def test_sigmas_are_known_for_parts_in_any_spelling() -> None:

@@ -25,21 +25,21 @@ def test_ridge_agrees_with_scikit_learn(ridge: float, images: int) -> None:
     x, y = make_data(1, images)
     centered = x - x.mean(axis=0)
     largest = max(centered[:, i] @ centered[:, j] for i in range(x.shape[1]) for j in range(x.shape[1]))
-    reference = Ridge(alpha=ridge * largest, fit_intercept=True, solver="cholesky").fit(x, y)
+    sklearn_ridge = Ridge(alpha=ridge * largest, fit_intercept=True, solver="cholesky").fit(x, y)
     ours = fit_ridge(x, y, ridge)
-    np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-8)
+    np.testing.assert_allclose(ours.weights, sklearn_ridge.coef_.T, atol=1e-8)
     new_inputs, _ = make_data(2)
-    np.testing.assert_allclose(ours.predict(new_inputs), reference.predict(new_inputs), atol=1e-8)
+    np.testing.assert_allclose(ours.predict(new_inputs), sklearn_ridge.predict(new_inputs), atol=1e-8)
 
 
 @pytest.mark.parametrize("images", [1, 8, 60])  # fewer and more images than the 14 inputs
 def test_without_bias_agrees_with_least_squares_without_intercept(images: int) -> None:
     x, y = make_data(1, images)
-    reference = LinearRegression(fit_intercept=False).fit(x, y)
+    sklearn_regression = LinearRegression(fit_intercept=False).fit(x, y)
     ours = fit_without_bias(x, y)
-    np.testing.assert_allclose(ours.weights, reference.coef_.T, atol=1e-9)
+    np.testing.assert_allclose(ours.weights, sklearn_regression.coef_.T, atol=1e-9)
     new_inputs, _ = make_data(2)
-    np.testing.assert_allclose(ours.predict(new_inputs), reference.predict(new_inputs), atol=1e-8)
+    np.testing.assert_allclose(ours.predict(new_inputs), sklearn_regression.predict(new_inputs), atol=1e-8)
     # The residual of least squares is orthogonal to the inputs.
     np.testing.assert_allclose(x.T @ (ours.predict(x) - y), 0.0, atol=1e-6)
 
@@ -60,10 +60,10 @@ def test_one_image_gives_the_minimum_norm_solution() -> None:
 @pytest.mark.parametrize("images", [8, 60])
 def test_ridge_zero_agrees_with_least_squares_with_intercept(images: int) -> None:
     x, y = make_data(6, images)
-    reference = LinearRegression().fit(x, y)
+    sklearn_regression = LinearRegression().fit(x, y)
     new_inputs, _ = make_data(7)
     np.testing.assert_allclose(
-        fit_ridge(x, y, 0.0).predict(new_inputs), reference.predict(new_inputs), atol=1e-7
+        fit_ridge(x, y, 0.0).predict(new_inputs), sklearn_regression.predict(new_inputs), atol=1e-7
     )
 
 

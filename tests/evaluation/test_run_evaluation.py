@@ -167,14 +167,14 @@ def test_errors_are_averaged_by_field(run: Path, toy: Path, known_landmarks: Non
     error = 100 * (6 - 6 / 1.01) / 64
     # The backward error is half of 4 - 4 / 1.01 pixels, a third of the error of a: see the hand-computed case
     # above. Guessing misses a by 6 pixels, and landmark 0 by 4.
-    guess = 100 * 6 / 64
+    mean_shape_error = 100 * 6 / 64
     assert metrics["by"]["pose"] == {
         name: {
             "images": 1,
             "forward": pytest.approx(share * error),
             "backward": pytest.approx(error / 3),
-            "guessing_forward": pytest.approx(share * guess),
-            "guessing_backward": pytest.approx(guess / 3),
+            "guessing_forward": pytest.approx(share * mean_shape_error),
+            "guessing_backward": pytest.approx(mean_shape_error / 3),
         }
         for name, share in (("left", 1 / 2), ("right", 1))
     }
@@ -248,9 +248,9 @@ def test_without_keypoints_on_labeled_images_the_precision_is_null(
     run: Path, toy: Path, known_landmarks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The labeled images are training images, but neither the run nor ORB has found keypoints in them."""
-    nothing = Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
-    monkeypatch.setattr(detector_precision, "detect_first_keypoints", lambda *_: nothing)
-    monkeypatch.setattr(Run, "load_or_compute_keypoints", lambda *_: nothing)
+    no_keypoints = Keypoints(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    monkeypatch.setattr(detector_precision, "detect_first_keypoints", lambda *_: no_keypoints)
+    monkeypatch.setattr(Run, "load_or_compute_keypoints", lambda *_: no_keypoints)
     monkeypatch.setattr(Run, "refs", lambda _: list_images([toy / "train"]))
     # The run stores the sizes of other images, with which the report would compare these.
     monkeypatch.setattr(
@@ -263,8 +263,14 @@ def test_without_keypoints_on_labeled_images_the_precision_is_null(
 
 
 def test_the_smallest_allowed_numbers_can_be_evaluated(run: Path, toy: Path, known_landmarks: None) -> None:
-    smallest = {"draws": 1, "num_samples": 1, "max_curve_error": 0.001, "fit_images": "[1]", "hit_side": 1}
-    options = [word for name, value in smallest.items() for word in ("--set", f"{name}={value}")]
+    smallest_settings = {
+        "draws": 1,
+        "num_samples": 1,
+        "max_curve_error": 0.001,
+        "fit_images": "[1]",
+        "hit_side": 1,
+    }
+    options = [word for name, value in smallest_settings.items() for word in ("--set", f"{name}={value}")]
     metrics = _evaluate(run, toy, "--normalizer", "side", *options)
     assert metrics["unlabelled"]["images"] == 1
     assert len(metrics["curves"]) == 1

@@ -36,8 +36,10 @@ def test_errors_agree_with_least_squares_in_percent_of_the_side() -> None:
     weights = np.linalg.lstsq(inputs, fit.first.reshape(50, -1), rcond=None)[0]
     predicted = (np.column_stack([test.second.reshape(30, -1), np.ones(30)]) @ weights).reshape(30, -1, 2)
     distance = np.linalg.norm(predicted - test.first, axis=2)
-    guess = np.linalg.norm(test.first - fit.first.mean(axis=0), axis=2)
+    mean_shape_errors = np.linalg.norm(test.first - fit.first.mean(axis=0), axis=2)
     assert errors.backward == pytest.approx(100 * distance.mean() / SIZE)
-    assert errors.guessing_backward == pytest.approx(100 * guess.mean() / SIZE)
-    np.testing.assert_allclose(errors.backward_shares, distance.mean(0) / guess.mean(0), atol=1e-6)
+    assert errors.guessing_backward == pytest.approx(100 * mean_shape_errors.mean() / SIZE)
+    np.testing.assert_allclose(
+        errors.backward_shares, distance.mean(0) / mean_shape_errors.mean(0), atol=1e-6
+    )
     assert errors.forward < 0.01 < errors.guessing_forward

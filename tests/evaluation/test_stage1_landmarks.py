@@ -88,8 +88,8 @@ def test_the_batch_size_does_not_matter(
     stage1: Stage1, pixels: torch.Tensor, landmarks: Stage1Landmarks
 ) -> None:
     runtime = replace(stage1.config.runtime, predict_batch=7)
-    small = replace(stage1, config=replace(stage1.config, runtime=runtime))
-    small_batches = find_stage1_landmarks(small, pixels)
+    small_stage1 = replace(stage1, config=replace(stage1.config, runtime=runtime))
+    small_batches = find_stage1_landmarks(small_stage1, pixels)
     np.testing.assert_array_equal(small_batches.image, landmarks.image)
     np.testing.assert_array_equal(small_batches.label, landmarks.label)
     np.testing.assert_allclose(small_batches.xy, landmarks.xy, atol=1e-3)

@@ -42,7 +42,7 @@ def _make_evidence(stable: list[float], appearance_error: list[float], **changes
 
 
 @pytest.fixture(scope="module")
-def deformed() -> DeformationErrors:
+def deformation_errors() -> DeformationErrors:
     torch.manual_seed(0)  # the landmark RANDOM draws from this generator
     generator = torch.Generator().manual_seed(1)
     return measure_deformation_errors(
@@ -50,16 +50,16 @@ def deformed() -> DeformationErrors:
     )
 
 
-def test_landmarks_that_follow_nothing_are_not_stable(deformed: DeformationErrors) -> None:
-    stable = compute_stable_fraction(deformed, AGREEMENT_RADIUS)
+def test_landmarks_that_follow_nothing_are_not_stable(deformation_errors: DeformationErrors) -> None:
+    stable = compute_stable_fraction(deformation_errors, AGREEMENT_RADIUS)
     assert stable[[RED, GREEN, LEFTMOST]].min() > 0.9
     assert stable[CENTER] == 0.0
     assert stable[RANDOM] < 0.1
 
 
-def test_the_error_alone_does_not_reveal_a_fixed_landmark(deformed: DeformationErrors) -> None:
+def test_the_error_alone_does_not_reveal_a_fixed_landmark(deformation_errors: DeformationErrors) -> None:
     """Most deformations hardly move the center, so a landmark that is fixed there has a small error."""
-    assert (deformed.error[:, CENTER] <= AGREEMENT_RADIUS).mean() > 0.6
+    assert (deformation_errors.error[:, CENTER] <= AGREEMENT_RADIUS).mean() > 0.6
 
 
 def test_a_landmark_that_confuses_left_and_right_does_not_agree_with_its_partner() -> None:

@@ -51,8 +51,8 @@ def _judge(
     monkeypatch.setattr(individuals, "load_encoder", lambda *_: TinyEncoder(is_symmetric=True))
     config = override(preset("tiny"), changes)
     checks = check_individuals(xy, pixels, config, torch.device("cpu"))
-    ones = np.ones(xy.shape[1])
-    evidence = TrustEvidence(ones, checks.appearance_error, checks.unexplained, ones)
+    full_scores = np.ones(xy.shape[1])
+    evidence = TrustEvidence(full_scores, checks.appearance_error, checks.unexplained, full_scores)
     return checks, judge_landmarks(evidence, config.evaluation)
 
 
@@ -109,7 +109,7 @@ def test_mixed_kinds_of_objects_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[dict[str, Any]]:
+def recorded_runs() -> list[dict[str, Any]]:
     """Runs with known true errors; see benchmarks/trust/calibration_runs.py."""
     content = json.loads((ROOT / "docs" / "results" / "trust-runs.json").read_text())
     runs: list[dict[str, Any]] = content["runs"]
@@ -117,13 +117,13 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def test_the_published_table_and_weights_follow_from_the_recorded_runs(
-    recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    recorded_runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("benchmarks", "benchmarks/trust"):
         monkeypatch.syspath_prepend(ROOT / folder)
     trust_model = importlib.import_module("trust_model")
     published = json.loads((ROOT / "docs" / "results" / "trust.json").read_text())
-    measured = json.loads(json.dumps(trust_model.measure(recorded)))
+    measured = json.loads(json.dumps(trust_model.measure(recorded_runs)))
     assert {name: published[name] for name in measured} == measured
     settings = Evaluation()
     for name, weights in published["weights"].items():
@@ -138,10 +138,10 @@ def _judge_recorded(run: dict[str, Any]) -> LandmarkTrust:
 
 
 def test_good_runs_do_not_fail_and_few_of_their_landmarks_are_distrusted(
-    recorded: list[dict[str, Any]],
+    recorded_runs: list[dict[str, Any]],
 ) -> None:
     """An earlier version distrusted 14 of 20 landmarks of a run with 0.23 times the error of guessing."""
-    good_runs = [run for run in recorded if run["variant"] == "default" and run["forward_share"] <= 0.3]
+    good_runs = [run for run in recorded_runs if run["variant"] == "default" and run["forward_share"] <= 0.3]
     assert len(good_runs) >= 5
     for run in good_runs:
         trust = _judge_recorded(run)
@@ -149,10 +149,10 @@ def test_good_runs_do_not_fail_and_few_of_their_landmarks_are_distrusted(
         assert (trust.trust < MIN_TRUST).mean() <= 0.3, run["data"]
 
 
-def test_no_failed_run_is_called_good(recorded: list[dict[str, Any]]) -> None:
+def test_no_failed_run_is_called_good(recorded_runs: list[dict[str, Any]]) -> None:
     """An earlier version trusted 13 of 16 landmarks of a run on bees, whose error was worse than guessing."""
     settings = Evaluation()
-    failed = [run for run in recorded if run["forward_share"] >= settings.failed_error]
+    failed = [run for run in recorded_runs if run["forward_share"] >= settings.failed_error]
     assert len(failed) >= 4
     for run in failed:
         trust = _judge_recorded(run)

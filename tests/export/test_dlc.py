@@ -123,18 +123,20 @@ def test_long_tables_are_written_in_chunks(
 ) -> None:
     """Later chunks may contain longer image names; frames are sorted."""
     batches = make_predictions([*FRAMES, *CROWD, *STILLS, *TWO_OBJECTS])[::-1]
-    whole, chunked = tmp_path / "whole", tmp_path / "chunked"
-    for folder in (whole, chunked):
+    whole_folder, chunked_folder = tmp_path / "whole", tmp_path / "chunked"
+    for folder in (whole_folder, chunked_folder):
         folder.mkdir()
         write(batches, folder)
         monkeypatch.setattr(dlc, "_CHUNK_ROWS", 2)  # the second folder is written in chunks
-    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    files = sorted(path.relative_to(whole_folder) for path in whole_folder.rglob("*") if path.is_file())
     assert len(files) == 3
     for file in files:
         levels = 3 if "clip" in file.name else 4
-        pandas.testing.assert_frame_equal(_read(whole / file, levels), _read(chunked / file, levels))
+        pandas.testing.assert_frame_equal(
+            _read(whole_folder / file, levels), _read(chunked_folder / file, levels)
+        )
         if "images" not in file.name:
-            assert _read(whole / file, levels).index.is_monotonic_increasing
+            assert _read(whole_folder / file, levels).index.is_monotonic_increasing
 
 
 def test_pandas_2_can_read_the_hdf5_file(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Test a disk that is full while results are written: the error is one sentence, and no file is left."""
+"""Test exports and videos whose writing fails, for example because the disk is full.
+
+The error is one sentence, and no file is left.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def full_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def _known_videos(monkeypatch: pytest.MonkeyPatch) -> None:
+def _invented_videos(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invent the number of frames and the times of videos that do not exist."""
     for module in (sleap, nwb):
         monkeypatch.setattr(module, "count_frames", lambda path: OBJECTS)
@@ -49,7 +52,7 @@ def _known_videos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nwb, "probe_video", lambda path: info)
 
 
-@pytest.mark.usefixtures("_known_videos")
+@pytest.mark.usefixtures("_invented_videos")
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_no_format_leaves_a_file_on_a_full_disk(name: str, full_disk: Path) -> None:
     uses_images = name in ("ultralytics", "label-studio", "lightning-pose")
@@ -108,7 +111,7 @@ def test_a_video_on_a_full_disk_raises_an_error_and_does_not_crash(tmp_path: Pat
     writer.close()
 
 
-def test_crashes_and_unreadable_files_of_the_hdf5_library_are_reported(tmp_path: Path) -> None:
+def test_a_crash_of_the_hdf5_library_and_an_unreadable_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="crashed \\(SIGKILL\\)"):
         save_hdf5(tmp_path / "a.h5", lambda path: os.kill(os.getpid(), 9))
     with pytest.raises(OSError, match="cannot read it back"):
@@ -117,7 +120,7 @@ def test_crashes_and_unreadable_files_of_the_hdf5_library_are_reported(tmp_path:
         save_hdf5(tmp_path / "a.h5", lambda path: 1 / 0 and None)
 
 
-def test_an_error_of_the_system_that_hdf5_wraps_in_another_error_is_reported(tmp_path: Path) -> None:
+def test_an_operating_system_error_inside_an_hdf5_error_is_reported(tmp_path: Path) -> None:
     """h5py raises a RuntimeError if it cannot write the rest of a file when it closes the file."""
 
     def fail(path: Path) -> None:
@@ -145,7 +148,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_no_picture_is_cut_off_without_an_error(tmp_path: Path) -> None:
+def test_an_incompletely_written_picture_raises_an_error(tmp_path: Path) -> None:
     """Write pictures in a process in which files may have at most 2,000 bytes."""
     paths = [str(tmp_path / name) for name in ("a.jpg", "a.png")]
     command = [sys.executable, "-c", _SAVE_IMAGES, *paths]

@@ -244,7 +244,7 @@ def test_points_and_card_leave_out_the_same_landmarks(predictions: list[Predicti
 
 
 def test_nothing_changes_without_hidden_landmarks(predictions: list[Prediction]) -> None:
-    plain = replace(CARD, hidden=())
-    assert visible_card(plain) == plain
-    for before, after in zip(predictions, visible_points(predictions, plain), strict=True):
+    card_without_hidden = replace(CARD, hidden=())
+    assert visible_card(card_without_hidden) == card_without_hidden
+    for before, after in zip(predictions, visible_points(predictions, card_without_hidden), strict=True):
         np.testing.assert_array_equal(before.landmarks.xy, after.landmarks.xy)

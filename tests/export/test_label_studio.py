@@ -79,9 +79,9 @@ def test_label_studio_accepts_the_tasks(tmp_path: Path) -> None:
     assert set(interface.get_control("landmarks").labels) == set(NAMES)
     for task in tasks:
         assert interface.validate_prediction(task["predictions"][0], return_errors=True) == []
-    wrong = copy.deepcopy(tasks[0]["predictions"][0])
-    wrong["result"][1]["value"]["keypointlabels"] = ["beak"]
-    assert interface.validate_prediction(wrong, return_errors=True) != [], (
+    wrong_prediction = copy.deepcopy(tasks[0]["predictions"][0])
+    wrong_prediction["result"][1]["value"]["keypointlabels"] = ["beak"]
+    assert interface.validate_prediction(wrong_prediction, return_errors=True) != [], (
         "a prediction with an unknown label was accepted"
     )
 

@@ -1,4 +1,7 @@
-"""Test the ONNX export: files agree with torch, belong to one model, and stay accurate in int8."""
+"""Test the ONNX export: files agree with torch, belong to one model, and stay accurate in int8.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -219,10 +222,10 @@ def test_quantization_keeps_small_channels_accurate(bias: np.ndarray | None) -> 
     size = np.array([30.0, 1.0, 0.1], np.float32)
     weight = (rng.normal(size=(3, 8, 1, 1)) * size[:, None, None, None]).astype(np.float32)
     values = rng.exponential(size=(8, 500)).astype(np.float32)
-    exact = weight[:, :, 0, 0] @ values + (0 if bias is None else bias[:, None])
+    exact_output = weight[:, :, 0, 0] @ values + (0 if bias is None else bias[:, None])
     values_range = ValueRange.measure(
         torch.from_numpy(values)[None, :, :, None],
-        torch.from_numpy(exact.astype(np.float32))[None, :, :, None],
+        torch.from_numpy(exact_output.astype(np.float32))[None, :, :, None],
     )
     quantized = quantize_conv(weight, values_range, bias)
     levels_in = np.clip(np.round(values / quantized.input_scale), 0, 255)
@@ -232,8 +235,8 @@ def test_quantization_keeps_small_channels_accurate(bias: np.ndarray | None) -> 
     scaled = total * (quantized.input_scale * quantized.weight_scale)[:, None]
     levels_out = np.clip(np.round(scaled) + 128, 0, 255)
     restored = (levels_out - quantized.output_zero_point[:, None]) * quantized.output_scale[:, None]
-    span = exact.max(axis=1) - exact.min(axis=1)
-    assert (np.abs(restored - exact).max(axis=1) < 0.02 * span).all()
+    span = exact_output.max(axis=1) - exact_output.min(axis=1)
+    assert (np.abs(restored - exact_output).max(axis=1) < 0.02 * span).all()
 
 
 def test_a_convolution_that_saw_only_zeros_is_quantized() -> None:

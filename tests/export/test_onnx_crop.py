@@ -139,8 +139,8 @@ def test_images_and_boxes_broadcast(session: Any) -> None:
     boxes = [[10.0, 20.0, 50.0, 80.0], [150.0, 90.0, 100.0, 100.0], [0.0] * 4]
     paired = session.run(["crops", "points"], _make_feed(images, boxes))
     for row, (image, box) in enumerate(zip(images, boxes, strict=True)):
-        alone = session.run(["crops", "points"], _make_feed(image[None], [box]))
-        for together, single in zip(paired, alone, strict=True):
+        outputs_alone = session.run(["crops", "points"], _make_feed(image[None], [box]))
+        for together, single in zip(paired, outputs_alone, strict=True):
             np.testing.assert_allclose(together[row], single[0], atol=1)
     crops, points = session.run(["crops", "points"], _make_feed(images[:1], boxes))
     np.testing.assert_array_equal(crops[1], _crop_single(session, images[0], boxes[1]))

@@ -1,4 +1,7 @@
-"""Test the ONNX export of networks with a pretrained encoder: the graph agrees with torch."""
+"""Test the ONNX export of networks with a pretrained encoder: the graph agrees with torch.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -166,11 +169,11 @@ def test_networks_that_turn_images_agree_with_torch(
 @pytest.mark.parametrize("make", [build_encoder_detector, build_zero_shot_detector])
 def test_half_precision_is_small_and_accurate(make: MakeDetector, lite0: Encoder, tmp_path: Path) -> None:
     detector = make(lite0)
-    single = write_float32(detector, tmp_path / "single.onnx")
-    half = write_float16(detector, tmp_path / "half.onnx")
-    assert half.stat().st_size < 0.6 * single.stat().st_size
+    single_file = write_float32(detector, tmp_path / "single.onnx")
+    half_file = write_float16(detector, tmp_path / "half.onnx")
+    assert half_file.stat().st_size < 0.6 * single_file.stat().st_size
     images = draw_pictures(12)
-    distance = (OnnxDetector(detector, half).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
+    distance = (OnnxDetector(detector, half_file).locate(images).xy - detector.locate(images).xy).norm(dim=-1)
     assert 0 < distance.median() < 0.1
 
 
@@ -233,7 +236,7 @@ def test_other_encoders_are_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_detector_that_cannot_be_exported_leaves_no_files(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_no_files(tmp_path: Path) -> None:
     encoder = build_encoder("onnx:own.onnx", make_model())
     card = replace(CARD, architecture="encoder", features=Features(name="onnx:own.onnx"))
     Detector(FeaturePsi(encoder, STUDENT, 3), card).save(tmp_path / "model")

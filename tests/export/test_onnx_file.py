@@ -44,7 +44,7 @@ def file(detector: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures() -> list[npt.NDArray[np.uint8]]:
-    """100 images of the demo animal in different sizes, smaller and larger than the crops."""
+    """100 images of the demo animal in different sizes, smaller and larger than the network image."""
     rng = np.random.default_rng(0)
     scenes = generate_scene(20, 192, seed=7).images
     pictures = []
@@ -109,11 +109,11 @@ def test_boxes_agree_with_torch(detector: Detector, file: Path, tmp_path: Path) 
 def test_half_precision_is_small_and_accurate(
     detector: Detector, file: Path, pictures: list[npt.NDArray[np.uint8]], tmp_path: Path
 ) -> None:
-    half = write_float16(detector, tmp_path / "half.onnx")
-    assert half.stat().st_size < 0.6 * file.stat().st_size
-    weights = [tensor for tensor in onnx.load(half).graph.initializer if len(tensor.dims) == 4]
+    half_file = write_float16(detector, tmp_path / "half.onnx")
+    assert half_file.stat().st_size < 0.6 * file.stat().st_size
+    weights = [tensor for tensor in onnx.load(half_file).graph.initializer if len(tensor.dims) == 4]
     assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
-    float32, float16 = _open_session(file), _open_session(half)
+    float32, float16 = _open_session(file), _open_session(half_file)
     distances = []  # as fractions of the longer side
     for picture in pictures[:20]:
         expected, _ = _predict_points(float32, picture[None], WHOLE)
@@ -124,7 +124,8 @@ def test_half_precision_is_small_and_accurate(
 
 def test_the_file_contains_its_metadata_and_shapes(detector: Detector, tmp_path: Path) -> None:
     names = tuple(f"point {index}" for index in range(len(detector.names)))
-    named = Detector(detector.psi, replace(detector.card, names=names, skeleton=((0, 1), (1, 2))))
+    network = detector.psi
+    named = Detector(network, replace(detector.card, names=names, skeleton=((0, 1), (1, 2))))
     session = _open_session(write_float32(named, tmp_path / "model.onnx"))
     metadata = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["selfmark.names"])) == names

@@ -76,14 +76,14 @@ def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:
     stored = [tuple(video.shape) for video in sio.load_slp(str(path), open_videos=False).videos]
     assert stored == [(2, 30, 40, 3), (1, 50, 64, 3)], "sizes are stored, so the images need not be opened"
     assert first[1].shape == (30, 40, 3), "sleap-io finds the image"
-    both, other = labels.find(first)
-    assert (both.frame_idx, other.frame_idx) == (0, 1)
-    for row, instance in enumerate([*both.instances, *other.instances]):
+    first_frame, second_frame = labels.find(first)
+    assert (first_frame.frame_idx, second_frame.frame_idx) == (0, 1)
+    for row, instance in enumerate([*first_frame.instances, *second_frame.instances]):
         _assert_equal(instance, small, row)
         assert instance.track is None
         assert instance.score == pytest.approx(float(small.landmarks.score[row].mean()))
-    (only,) = labels.find(second)
-    _assert_equal(only.instances[0], large, 0)
+    (only_frame,) = labels.find(second)
+    _assert_equal(only_frame.instances[0], large, 0)
     assert not list(tmp_path.glob("*.part*"))
 
 

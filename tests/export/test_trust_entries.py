@@ -117,7 +117,7 @@ def test_trust_of_the_visible_landmarks_is_stored(
 
 
 @pytest.mark.parametrize("name", ["csv", "dlc", "lightning-pose"])
-def test_trust_does_not_change_files_that_cannot_store_it(
+def test_formats_without_trust_write_the_same_files_for_judged_detectors(
     name: str, predictions: list[Prediction], tmp_path: Path
 ) -> None:
     judged = _write(name, predictions, JUDGED, tmp_path / "judged")
@@ -161,8 +161,12 @@ def test_label_studio_shows_trust_as_a_hint(predictions: list[Prediction], tmp_p
         "trust 0.00: do not rely on this landmark",
     ]
     unjudged = replace(JUDGED, trust=(), verdict=None)
-    other = _write("label-studio", predictions, unjudged, tmp_path / "unjudged")
-    labels = ElementTree.parse(other.with_name("label_config.xml")).getroot().findall("KeyPointLabels/Label")
+    unjudged_files = _write("label-studio", predictions, unjudged, tmp_path / "unjudged")
+    labels = (
+        ElementTree.parse(unjudged_files.with_name("label_config.xml"))
+        .getroot()
+        .findall("KeyPointLabels/Label")
+    )
     assert [label.get("hint") for label in labels] == [None] * 3
     label_interface: Any = pytest.importorskip("label_studio_sdk.label_interface")
     interface = label_interface.LabelInterface(config.read_text(encoding="utf-8"))

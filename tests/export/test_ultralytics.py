@@ -90,7 +90,7 @@ def _compile_ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
     if spec is None or spec.origin is None:
         pytest.skip("ultralytics is not installed (pip install --no-deps ultralytics)")
     source = Path(spec.origin).parent / "data" / "utils.py"
-    wanted = {
+    wanted_keys = {
         "verify_image_label",
         "check_image",
         "exif_size",
@@ -106,8 +106,8 @@ def _compile_ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:
         return {node.name} if isinstance(node, ast.FunctionDef) else set()
 
     future = ast.parse("from __future__ import annotations").body
-    kept = [node for node in tree.body if get_defined_names(node) & wanted]
-    assert set().union(*map(get_defined_names, kept)) == wanted
+    kept = [node for node in tree.body if get_defined_names(node) & wanted_keys]
+    assert set().union(*map(get_defined_names, kept)) == wanted_keys
     scope: dict[str, Any] = {"np": np, "os": os, "Image": Image}
     exec(compile(ast.Module([*future, *kept], []), str(source), "exec"), scope)
     check: Callable[[tuple[Any, ...]], Any] = scope["verify_image_label"]
@@ -135,8 +135,8 @@ def test_labels_are_fractions_of_the_image_size(tmp_path: Path, stills: list[Pre
     assert list(labels) == ["000000_a", "000001_a", "000002_c"]
     assert [entry[0] for entry in labels.values()] == [(40, 30), (64, 50), (64, 50)]
     xy = np.concatenate([prediction.landmarks.xy for prediction in stills])
-    back = np.concatenate([points[:, :, :2] * size - 0.5 for size, _, points in labels.values()])
-    np.testing.assert_allclose(back, xy, atol=1e-4)
+    points_read = np.concatenate([points[:, :, :2] * size - 0.5 for size, _, points in labels.values()])
+    np.testing.assert_allclose(points_read, xy, atol=1e-4)
     assert all((points[:, :, 2] == 2).all() for _, _, points in labels.values())
     np.testing.assert_allclose(
         labels["000000_a"][1] * [40, 30, 40, 30], [[11, 7, 20, 10], [35, 17.5, 10, 25]], atol=1e-4
@@ -202,10 +202,10 @@ def test_sleap_io_reads_the_folder(tmp_path: Path, stills: list[Prediction]) -> 
     (skeleton,) = labels.skeletons
     assert skeleton.node_names == list(NAMES)
     assert [tuple(edge) for edge in skeleton.edge_inds] == list(EDGES)
-    back = [instance.numpy() for frame in labels.labeled_frames for instance in frame.instances]
+    points_read = [instance.numpy() for frame in labels.labeled_frames for instance in frame.instances]
     xy = [*stills[0].landmarks.xy, stills[1].landmarks.xy[0]]
     # sleap-io measures points from the corner of the first pixel.
-    np.testing.assert_allclose(np.stack(back) - 0.5, np.stack(xy), atol=1e-4)
+    np.testing.assert_allclose(np.stack(points_read) - 0.5, np.stack(xy), atol=1e-4)
 
 
 def test_frames_of_a_video_become_images(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    other = tmp_path / "other"
-    other.mkdir()
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
     monkeypatch.setattr(ultralytics_module, "_build_data_yaml", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_ultralytics([two_frames], CARD, other)
-    assert not list(other.iterdir())
+        write_ultralytics([two_frames], CARD, other_folder)
+    assert not list(other_folder.iterdir())

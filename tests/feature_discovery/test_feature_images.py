@@ -40,16 +40,16 @@ SIDE = 64
 
 
 def _build_store(count: int) -> ImageStore:
-    still = np.full(count, -1)
+    no_video = np.full(count, -1)
     return ImageStore(
         pixels=(random_images(count, SIDE) * 255).byte(),
         refs=tuple(ImageRef(Path(f"{row}.png")) for row in range(count)),
         sizes=np.full((count, 2), SIDE),
         regions=np.zeros((count, 4)),
         bounds=np.zeros((count, 4), np.float32),
-        video=still,
-        frame=still,
-        track=still,
+        video=no_video,
+        frame=no_video,
+        track=no_video,
         skipped=(),
     )
 
@@ -162,10 +162,10 @@ def test_keypoints_are_turned_with_their_images_and_back(tmp_path: Path) -> None
     assert turned.score.tolist() == [number for number, *_ in expected]
     assert turned.image_index.tolist() == [used for _, used, *_ in expected]
     torch.testing.assert_close(turned.xy, torch.tensor([(x, y) for *_, x, y in expected]))
-    back = turn_keypoints_back(turned, images)
+    turned_back = turn_keypoints_back(turned, images)
     kept = turned.score.long()
-    torch.testing.assert_close(back.xy, xy[kept], atol=1e-3, rtol=0)
-    assert torch.equal(back.image_index, index[kept])
+    torch.testing.assert_close(turned_back.xy, xy[kept], atol=1e-3, rtol=0)
+    assert torch.equal(turned_back.image_index, index[kept])
 
 
 def test_upright_images_stay_as_they_are(tmp_path: Path) -> None:

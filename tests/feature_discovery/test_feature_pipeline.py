@@ -228,24 +228,24 @@ STANDING_STILL = QUICK_FEATURES | {
 def test_interrupted_and_uninterrupted_rounds_skip_iterations_if_landmarks_stand_still(
     photos: Path, tmp_path: Path
 ) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    _discover(photos, whole, STANDING_STILL)
-    events = _read_events(whole, "movement")
+    whole_run, stopped_run = tmp_path / "whole", tmp_path / "stopped"
+    _discover(photos, whole_run, STANDING_STILL)
+    events = _read_events(whole_run, "movement")
     assert [(event["round"], event["iteration"], event["skipped"]) for event in events] == [
         *[(1, 2, 0), (1, 3, 4)],
         *[(2, 2, 0), (2, 3, 4)],
     ]
-    last = [event for event in _read_events(whole, "train") if event["round"] == 2][-1]
+    last = [event for event in _read_events(whole_run, "train") if event["round"] == 2][-1]
     assert last["iteration"] == last["stop"] == 10
 
     def is_measured(event: Event) -> bool:
         return event["event"] == "movement" and event["round"] == 2
 
     with pytest.raises(KeyboardInterrupt):
-        _discover(photos, stopped, STANDING_STILL, listener=_interrupt_when(is_measured))
-    discover(output=stopped, resume=True, device="cpu")
-    _assert_same_result(whole, stopped)
-    assert _read_events(stopped, "movement")[-1]["skipped"] == 4
+        _discover(photos, stopped_run, STANDING_STILL, listener=_interrupt_when(is_measured))
+    discover(output=stopped_run, resume=True, device="cpu")
+    _assert_same_result(whole_run, stopped_run)
+    assert _read_events(stopped_run, "movement")[-1]["skipped"] == 4
 
 
 @pytest.mark.usefixtures("without_report", "equally_noisy")
@@ -259,9 +259,9 @@ def test_no_iterations_are_skipped_with_too_few_images_to_hold_out(photos: Path,
 def test_another_seed_gives_another_result(trained: Path, photos: Path, tmp_path: Path) -> None:
     """The tests of interrupted runs check that the same seed gives the same result."""
     _discover(photos, tmp_path / "other", QUICK_FEATURES | {"seed": 1})
-    other = load_file(tmp_path / "other" / "model" / "weights.safetensors")
+    other_weights = load_file(tmp_path / "other" / "model" / "weights.safetensors")
     weights = load_file(trained / "model" / "weights.safetensors")
-    assert any(not torch.equal(value, other[name]) for name, value in weights.items())
+    assert any(not torch.equal(value, other_weights[name]) for name, value in weights.items())
 
 
 def test_the_encoder_is_trained_from_the_second_round_on(trained: Path) -> None:
@@ -723,7 +723,7 @@ def test_features_and_method_cannot_change_when_a_run_is_resumed(
 
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("options", [["--preset=paper", "--detector=selfmark"], ["--features=none"]])
-def test_features_are_not_loaded_unless_requested(
+def test_runs_without_features_load_none(
     options: list[str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:

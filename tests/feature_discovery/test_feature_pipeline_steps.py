@@ -1,4 +1,7 @@
-"""Test the steps of the discovery with features: labels, rounds, stored landmarks."""
+"""Test the steps of the discovery with features: labels, rounds, stored landmarks.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_places_are_decided_even_if_the_number_of_landmarks_is_not_known_yet(tmp
     assert run.config.K == 0
 
 
-def test_landmarks_are_compared_in_images_that_are_turned_back() -> None:
+def test_landmarks_are_compared_after_turning_images_back() -> None:
     """Landmarks at the same position in all turned images have different positions when turned back."""
     angle = torch.linspace(0, 3, 24)
     matrix = torch.stack(

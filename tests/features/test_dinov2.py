@@ -34,7 +34,7 @@ OFFICIAL_NAMES = {
 
 
 @pytest.fixture
-def reference() -> Any:
+def reference_model() -> Any:
     """Build a small DINOv2 of the package transformers with random weights in all layers."""
     transformers = pytest.importorskip("transformers", reason="installed by 'make readers'")
     config = transformers.Dinov2Config(
@@ -68,13 +68,13 @@ def rename_to_official(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("grid", [(5, 5), (8, 8), (3, 7)])
-def test_tokens_match_transformers(reference: Any, grid: tuple[int, int]) -> None:
+def test_tokens_match_transformers(reference_model: Any, grid: tuple[int, int]) -> None:
     network = VisionTransformer(SMALL)
-    network.load_published(rename_to_official(reference))
+    network.load_published(rename_to_official(reference_model))
     images = torch.randn(2, 3, grid[0] * 14, grid[1] * 14, generator=torch.Generator().manual_seed(1))
-    output = reference(pixel_values=images, output_hidden_states=True)
+    output = reference_model(pixel_values=images, output_hidden_states=True)
     middle, last = network(images, (2, 4))
-    expected_middle = reference.layernorm(output.hidden_states[2])
+    expected_middle = reference_model.layernorm(output.hidden_states[2])
     for values, expected in ((middle, expected_middle), (last, output.last_hidden_state)):
         assert values.shape == (2, 24, *grid)
         torch.testing.assert_close(values.flatten(2).transpose(1, 2), expected[:, 1:], rtol=1e-4, atol=1e-4)
@@ -87,11 +87,13 @@ def test_features_are_normalized_outputs_of_two_blocks_for_enlarged_images() -> 
     enlarged = F.interpolate(images, (112, 112), mode="bicubic")  # 8 x 8 patches of 14 pixels
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     normalized = (enlarged - mean[:, None, None]) / std[:, None, None]
-    earlier, last = (F.normalize(values, dim=1) for values in encoder.network(normalized, (3, 4)))
+    earlier_tokens, last_tokens = (
+        F.normalize(values, dim=1) for values in encoder.network(normalized, (3, 4))
+    )
     head, parts = encoder.forward_and_describe(images)
     assert (encoder.channels, encoder.part_channels) == (48, 24)
-    torch.testing.assert_close(parts, last)
-    torch.testing.assert_close(head, torch.cat([earlier, last], 1) / 2**0.5)
+    torch.testing.assert_close(parts, last_tokens)
+    torch.testing.assert_close(head, torch.cat([earlier_tokens, last_tokens], 1) / 2**0.5)
     torch.testing.assert_close(encoder(images.flip(0)), head.flip(0))
 
 
@@ -106,18 +108,20 @@ def test_gradients_reach_all_weights() -> None:
 
 def test_the_published_networks_have_the_official_shapes() -> None:
     with torch.device("meta"):
-        small, base = (VisionTransformer(SHAPES[name]).state_dict() for name in ("dinov2-s", "dinov2-b"))
-    assert small.keys() == base.keys()
+        small_weights, base_weights = (
+            VisionTransformer(SHAPES[name]).state_dict() for name in ("dinov2-s", "dinov2-b")
+        )
+    assert small_weights.keys() == base_weights.keys()
     # The tensors are class token and positions, two of the patch embedding, 14 in each of 12 blocks, and two
     # of the last norm.
-    assert len(small) == 2 + 2 + 12 * 14 + 2
-    assert small["pos_embed"].shape == (1, 1370, 384)
-    assert base["blocks.11.attn.qkv.weight"].shape == (2304, 768)
+    assert len(small_weights) == 2 + 2 + 12 * 14 + 2
+    assert small_weights["pos_embed"].shape == (1, 1370, 384)
+    assert base_weights["blocks.11.attn.qkv.weight"].shape == (2304, 768)
     # The official files of 88,283,115 and 346,378,731 bytes contain these numbers of float32 values, and
     # 56,811 bytes of names and shapes. The values include a mask token, which our network does not have.
     mask_token_small, mask_token_base = 384, 768
-    assert sum(value.numel() for value in small.values()) + mask_token_small == 22_056_576
-    assert sum(value.numel() for value in base.values()) + mask_token_base == 86_580_480
+    assert sum(value.numel() for value in small_weights.values()) + mask_token_small == 22_056_576
+    assert sum(value.numel() for value in base_weights.values()) + mask_token_base == 86_580_480
 
 
 def test_weights_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,9 @@ def test_objects_are_turned_the_same_way_and_their_axis_is_vertical() -> None:
     with torch.no_grad():
         views = describe_rotations(TinyEncoder(16), _draw_animals(new_angles), SETTINGS)
     # Turning each object by the angle that was found for it gives all of them the common direction.
-    common = _average_directions(new_angles + match_template(views, template) + offset)
-    assert abs(common) > 0.98
-    axis = math.degrees(math.atan2(common.imag, common.real)) % 180
+    common_angle = _average_directions(new_angles + match_template(views, template) + offset)
+    assert abs(common_angle) > 0.98
+    axis = math.degrees(math.atan2(common_angle.imag, common_angle.real)) % 180
     assert min(axis, 180 - axis) < 8, "the head is up or down"
 
 
@@ -84,8 +84,8 @@ def test_a_template_does_not_depend_on_features_that_all_rotations_share() -> No
     views, mirrored = torch.rand(2, 12, 8, 4, 8, 8, generator=torch.Generator().manual_seed(3))
     shared = torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(4))
     results = [
-        fit_template(views + extra, mirrored + extra, SETTINGS, torch.Generator().manual_seed(0))
-        for extra in (torch.zeros(4, 8, 8), shared)
+        fit_template(views + extra_views, mirrored + extra_views, SETTINGS, torch.Generator().manual_seed(0))
+        for extra_views in (torch.zeros(4, 8, 8), shared)
     ]
     torch.testing.assert_close(results[0].template, results[1].template, atol=1e-5, rtol=0)
     assert results[0].template.norm() == pytest.approx(1)
@@ -97,9 +97,9 @@ def test_rotated_copies_are_described_one_by_one() -> None:
     settings = Features(rotations=4, direction_size=32, direction_cells=2)
     with torch.no_grad():
         views = describe_rotations(encoder, images, settings)
-        small = torch.nn.functional.avg_pool2d(images, 2)
+        small_images = torch.nn.functional.avg_pool2d(images, 2)
         for turn in range(4):
-            features = encoder.describe(torch.rot90(small, -turn, (2, 3)))
+            features = encoder.describe(torch.rot90(small_images, -turn, (2, 3)))
             expected = features.view(2, 8, 2, 2, 2, 2).mean(dim=(3, 5))  # 4 x 4 cells to 2 x 2
             torch.testing.assert_close(views[:, turn], expected, atol=1e-4, rtol=0)
 

@@ -118,9 +118,9 @@ def test_features_are_normalized_resized_outputs_of_blocks(lite0: EfficientNetLi
     parts = [values / values.norm(dim=1, keepdim=True) for values in resized]
     torch.testing.assert_close(lite0(images), torch.cat(parts, 1) / 3**0.5)
     torch.testing.assert_close(lite0.describe(images), torch.cat(parts[1:], 1) / 2**0.5)
-    both = lite0.forward_and_describe(images)
-    assert torch.equal(both[0], lite0(images))
-    assert torch.equal(both[1], lite0.describe(images))
+    forward_and_described = lite0.forward_and_describe(images)
+    assert torch.equal(forward_and_described[0], lite0(images))
+    assert torch.equal(forward_and_described[1], lite0.describe(images))
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ def test_batches_do_not_change_the_maps(lite0: EfficientNetLiteEncoder, blocks: 
     together, in_batches = lite0.network(images, blocks), lite0.network(images, blocks, 2, 3)
     assert len(together) == len(in_batches) == len(blocks)
     for expected, found in zip(together, in_batches, strict=True):
-        # torch chooses another kernel for another number of images.
+        # The kernel that torch chooses depends on the number of images.
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
@@ -160,12 +160,12 @@ def test_features_computed_without_gradients_follow_the_weights() -> None:
 @torch.no_grad()
 def test_features_follow_the_precision_of_autocast(is_training: bool) -> None:
     encoder, images = load_encoder(LITE0).train(is_training), random_images(2, 64)
-    exact = encoder(images)
+    exact_maps = encoder(images)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = encoder(images)
     assert rounded.dtype == torch.float32
-    assert 1e-3 < float((rounded - exact).norm(dim=1).mean()) < 0.1  # features are unit vectors
-    assert torch.equal(encoder(images), exact)  # the weights in bf16 must not be reused in float32
+    assert 1e-3 < float((rounded - exact_maps).norm(dim=1).mean()) < 0.1  # features are unit vectors
+    assert torch.equal(encoder(images), exact_maps)  # the weights in bf16 must not be reused in float32
     by_autocast = _compute_with_autocast_alone(encoder, images)
     torch.testing.assert_close(rounded, by_autocast, rtol=0, atol=0.02)
 

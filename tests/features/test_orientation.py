@@ -44,8 +44,8 @@ def test_features_of_a_turned_image_are_the_turned_features(rotations: int, turn
         rtol=0,
     )
     torch.testing.assert_close(averaged.norm(dim=1), torch.ones(2, 8, 8))
-    single = torch.rot90(_describe(images), turn, (2, 3))
-    assert (single - _describe(turned)).abs().max() > 0.1, (
+    single_rotation = torch.rot90(_describe(images), turn, (2, 3))
+    assert (single_rotation - _describe(turned)).abs().max() > 0.1, (
         "the features of one rotation should depend on the orientation"
     )
 
@@ -82,7 +82,7 @@ def test_objects_in_any_direction_are_not_told_apart_from_upside_down_copies() -
     assert measure_uprightness(TinyEncoder(), _draw_gradients(angles), 64) == pytest.approx(0.5, abs=0.12)
 
 
-def test_features_without_orientation_do_not_tell_images_and_copies_apart() -> None:
+def test_symmetric_features_cannot_tell_images_from_upside_down_copies() -> None:
     """An image and its upside-down copy have the same features, so any answer is wrong for one of them."""
     images = _draw_gradients(torch.zeros(40))
     assert measure_uprightness(TinyEncoder(is_symmetric=True), images, 16) <= 0.55
@@ -95,7 +95,7 @@ def test_the_number_of_images_per_pass_does_not_matter() -> None:
     assert len(accuracies) == 1
 
 
-def test_frames_that_follow_each_other_do_not_make_objects_look_upright() -> None:
+def test_similar_successive_frames_do_not_make_objects_look_upright() -> None:
     """A classifier that remembers each frame must not be tested on the next frame, which is similar."""
     angles = torch.linspace(0, math.pi, 101)[:-1]
     assert measure_uprightness(TinyEncoder(), _draw_gradients(angles), 64) < 0.6

@@ -223,9 +223,9 @@ def _make_log() -> tuple[bytes, ...]:
 
 def _make_corrections() -> tuple[bytes, ...]:
     image = {"id": 1, "file_name": "a.png", "width": 8, "height": 6, "frame": 3}
-    own = {"done": True, "moved": [0], "absent": [2]}
+    own_values = {"done": True, "moved": [0], "absent": [2]}
     annotation = {"id": 1, "image_id": 1, "category_id": 1, "keypoints": [1.5, 2, 2, 3, 4, 2, 0, 0, 0]}
-    annotation |= {"iscrowd": 0, "bbox": [0, 0, 8, 6], "track_id": 1, "selfmark": own}
+    annotation |= {"iscrowd": 0, "bbox": [0, 0, 8, 6], "track_id": 1, "selfmark": own_values}
     category = {"id": 1, "name": "object", "keypoints": ["nose", "left", "right"], "flip_idx": [0, 2, 1]}
     return (json.dumps({"images": [image], "annotations": [annotation], "categories": [category]}).encode(),)
 
@@ -238,11 +238,11 @@ def _make_boxes() -> tuple[bytes, ...]:
 
 
 def _make_arrays() -> tuple[bytes, ...]:
-    single, several, compressed = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    np.save(single, np.arange(12.0).reshape(3, 2, 2))
-    np.savez(several, names=np.array(["a.png", "b.png"]), xy=np.zeros((2, 5, 2)))
-    np.savez_compressed(compressed, xy=np.zeros((20, 5, 2), np.float32))
-    return single.getvalue(), several.getvalue(), compressed.getvalue()
+    single_file, several_files, compressed_file = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(single_file, np.arange(12.0).reshape(3, 2, 2))
+    np.savez(several_files, names=np.array(["a.png", "b.png"]), xy=np.zeros((2, 5, 2)))
+    np.savez_compressed(compressed_file, xy=np.zeros((20, 5, 2), np.float32))
+    return single_file.getvalue(), several_files.getvalue(), compressed_file.getvalue()
 
 
 def _make_torch7() -> tuple[bytes, ...]:
@@ -283,7 +283,7 @@ def _make_prediction() -> tuple[bytes, ...]:
 def _make_images() -> tuple[bytes, ...]:
     rng = np.random.default_rng(0)
     colors = Image.fromarray(rng.integers(0, 255, (9, 11, 3), dtype=np.uint8))
-    deep = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
+    image_16_bit = Image.fromarray(rng.integers(0, 65535, (7, 5)).astype(np.uint16))
     rotated = Image.Exif()
     rotated[0x0112] = 6  # the tag of the orientation
     examples: list[tuple[Image.Image, str, dict[str, Any]]] = [
@@ -292,8 +292,8 @@ def _make_images() -> tuple[bytes, ...]:
         (colors, "JPEG", {"progressive": True}),
         (colors.convert("P"), "GIF", {}),
         (colors.convert("CMYK"), "TIFF", {"compression": "tiff_lzw"}),
-        (deep, "TIFF", {}),
-        (deep, "PNG", {}),
+        (image_16_bit, "TIFF", {}),
+        (image_16_bit, "PNG", {}),
         (colors, "BMP", {}),
         (colors.convert("RGBA"), "WEBP", {}),
         (colors.convert("L"), "PPM", {}),
@@ -359,8 +359,8 @@ def _make_model() -> tuple[bytes, ...]:
 def _make_config() -> tuple[bytes, ...]:
     settings = to_dict(preset("tiny"))
     sections = ("preset", "K", "M", "images", "network", "rounds", "flip")
-    whole = yaml.safe_dump({name: settings[name] for name in sections}, sort_keys=False)
-    return whole.encode(), b"K: 5\nM: 20\nimages: {size: 64}\n"
+    all_settings = yaml.safe_dump({name: settings[name] for name in sections}, sort_keys=False)
+    return all_settings.encode(), b"K: 5\nM: 20\nimages: {size: 64}\n"
 
 
 def _change_as_json(content: bytes, rng: random.Random) -> bytes:

@@ -44,7 +44,7 @@ KINDS = (
 )
 # These readers accept most corrupted files: they skip the bytes and events that they cannot use.
 _MOSTLY_ACCEPTED = ("mp4 header", "log.jsonl")
-_FEW = 30  # files for slow readers; `make fuzz` reads many more
+_NUM_FEW = 30  # files for slow readers; `make fuzz` reads many more
 
 
 def test_every_reader_is_fuzzed(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_readers_only_raise_errors_of_selfmark(kind: str, tmp_path: Path) -> Non
         reader = build_readers(tmp_path)[kind]
         if not reader.is_available():
             pytest.skip(f"needs {reader.requires}")
-        count = 150 if reader.cost == 1 else _FEW
+        count = 150 if reader.cost == 1 else _NUM_FEW
         result = fuzz(reader, tmp_path, count, random.Random(f"7 {kind}"))
     assert result.failures == []
     assert result.inputs == count

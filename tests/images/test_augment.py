@@ -16,7 +16,7 @@ from selfmark.config import Augment
 from selfmark.images import augment
 
 SIZE = 64
-PLAIN = replace(
+UNCHANGED = replace(
     Augment(),
     contrast=(1.0, 1.0),
     brightness=(1.0, 1.0),
@@ -37,8 +37,8 @@ def test_the_inverse_moves_points_back(seed: int) -> None:
     matrix = augment.random_affine(4, SIZE, Augment(), generator)
     matrix = augment.prepend_flip(matrix, torch.tensor([True, False, True, False]), SIZE)
     xy = torch.rand(4, 9, 2, generator=generator) * SIZE
-    back = augment.move_points(augment.move_points(xy, matrix), augment.invert_affine(matrix))
-    assert torch.allclose(back, xy, atol=1e-3)
+    moved_back = augment.move_points(augment.move_points(xy, matrix), augment.invert_affine(matrix))
+    assert torch.allclose(moved_back, xy, atol=1e-3)
 
 
 def _draw_blob(x: float, y: float) -> torch.Tensor:
@@ -137,21 +137,21 @@ def test_a_fraction_of_the_images_has_noise() -> None:
 
 def test_neutral_color_changes_have_no_effect() -> None:
     images = torch.rand(3, 3, SIZE, SIZE)
-    assert torch.allclose(augment.augment_colors(images, PLAIN, _make_generator()), images, atol=1e-5)
+    assert torch.allclose(augment.augment_colors(images, UNCHANGED, _make_generator()), images, atol=1e-5)
 
 
 def test_brightness_scales_the_mean_and_contrast_the_deviation() -> None:
     images = torch.rand(1, 3, SIZE, SIZE) * 0.4 + 0.3
-    darker = augment.augment_colors(images, replace(PLAIN, brightness=(0.9, 0.9)), _make_generator())
+    darker = augment.augment_colors(images, replace(UNCHANGED, brightness=(0.9, 0.9)), _make_generator())
     assert darker.mean() / images.mean() == pytest.approx(0.9, abs=1e-4)
-    flatter = augment.augment_colors(images, replace(PLAIN, contrast=(0.5, 0.5)), _make_generator())
+    flatter = augment.augment_colors(images, replace(UNCHANGED, contrast=(0.5, 0.5)), _make_generator())
     assert flatter.std() / images.std() == pytest.approx(0.5, abs=1e-4)
     assert flatter.mean() == pytest.approx(float(images.mean()), abs=1e-4)
 
 
 def test_a_fraction_of_the_images_is_inverted() -> None:
     images = torch.rand(400, 3, 8, 8, generator=_make_generator()) * 0.2 + 0.4
-    out = augment.augment_colors(images, replace(PLAIN, negative_fraction=0.25), _make_generator(1))
+    out = augment.augment_colors(images, replace(UNCHANGED, negative_fraction=0.25), _make_generator(1))
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     inverted = ((out - (2 * mean - images)).abs() < 1e-5).flatten(1).all(dim=1)
     kept = ((out - images).abs() < 1e-5).flatten(1).all(dim=1)
@@ -162,11 +162,11 @@ def test_a_fraction_of_the_images_is_inverted() -> None:
 def test_zero_saturation_is_gray_and_hue_rotates_colors() -> None:
     images = torch.rand(2, 3, 8, 8)
     gray = augment.augment_colors(
-        images, replace(PLAIN, color_fraction=1.0, hue=0.0, saturation=(0, 0)), _make_generator()
+        images, replace(UNCHANGED, color_fraction=1.0, hue=0.0, saturation=(0, 0)), _make_generator()
     )
     assert torch.allclose(gray, gray.mean(dim=1, keepdim=True).expand_as(gray), atol=1e-5)
     rotations = augment._random_color_matrix(
-        200, replace(PLAIN, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _make_generator()
+        200, replace(UNCHANGED, color_fraction=1.0, hue=30.0, saturation=(1, 1)), _make_generator()
     )
     red = torch.tensor([0.6, 0.4, 0.4])
     hues = [  # degrees, between -180 and 180; the hue of `red` is 0
@@ -179,7 +179,7 @@ def test_zero_saturation_is_gray_and_hue_rotates_colors() -> None:
 def test_blurred_images_match_opencv() -> None:
     images = torch.rand(1, 3, SIZE, SIZE)
     ours = augment.augment_colors(
-        images, replace(PLAIN, blur_fraction=1.0, blur_sigma=(0.9, 0.9)), _make_generator()
+        images, replace(UNCHANGED, blur_fraction=1.0, blur_sigma=(0.9, 0.9)), _make_generator()
     )
     image = images[0].permute(1, 2, 0).numpy()
     theirs = cv2.GaussianBlur(image, (5, 5), 0.9, borderType=cv2.BORDER_REPLICATE)
@@ -199,8 +199,8 @@ def test_a_fraction_of_the_images_has_a_gray_square() -> None:
 
 def test_the_same_seed_gives_the_same_images() -> None:
     images = torch.rand(2, 3, SIZE, SIZE)
-    first, repeated, different = (
+    first, repeated, with_other_seed = (
         augment.augment_colors(images, Augment(), _make_generator(seed)) for seed in (3, 3, 4)
     )
     assert torch.equal(first, repeated)
-    assert not torch.equal(first, different)
+    assert not torch.equal(first, with_other_seed)

@@ -54,7 +54,7 @@ def test_entries_store_their_location(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["names", "keys", "fields"])
-def test_texts_that_are_not_valid_unicode_are_refused(where: str, tmp_path: Path) -> None:
+def test_texts_with_invalid_unicode_are_refused(where: str, tmp_path: Path) -> None:
     """Such texts cannot be written to a file: writing a map or a table would fail only after all the work."""
     category = {"id": 1, "name": "cat", "keypoints": ["\ud800" if where == "names" else "nose"]}
     values = {"\udfff" if where == "keys" else "pose": "x\udc00" if where == "fields" else "side"}

@@ -40,10 +40,10 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     monkeypatch.setattr(crop_readers, "_MIN_CORES", 1)
     monkeypatch.setattr(crop_readers, "MAX_PROCESSES", 2)
     monkeypatch.setattr(crop_readers, "_CHUNK", 3)
-    record, real = Processes([]), subprocess.Popen
+    record, real_popen = Processes([]), subprocess.Popen
 
     def start(*arguments, **options):  # type: ignore[no-untyped-def]
-        record.started.append(real(*arguments, **options))
+        record.started.append(real_popen(*arguments, **options))
         return record.started[-1]
 
     monkeypatch.setattr(reading_process.subprocess, "Popen", start)
@@ -63,8 +63,8 @@ def refs(tmp_path: Path) -> list[ImageRef]:
         boxes = [(3.5, 2.0, 11.0, 20.0), (500.0, 0.0, 5.0, 5.0), (0.0, 0.0, 9.0, 9.0)]
         refs += [ImageRef(path, box=box) for box in boxes] if number % 4 == 3 else [ImageRef(path)]
     # More boxes of one image than fit into the shared memory of a process.
-    many = [(float(x), 0.0, 8.0, 8.0) for x in range(reading_process.CAPACITY + 3)]
-    refs += [ImageRef(tmp_path / "00.png", box=box) for box in many]
+    many_boxes = [(float(x), 0.0, 8.0, 8.0) for x in range(reading_process.CAPACITY + 3)]
+    refs += [ImageRef(tmp_path / "00.png", box=box) for box in many_boxes]
     return [*refs, ImageRef(tmp_path / "missing.png"), *refs[10:20], ImageRef(tmp_path / "20.png")]
 
 

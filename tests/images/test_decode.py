@@ -132,8 +132,8 @@ def test_a_transparent_color_becomes_white(tmp_path: Path) -> None:
 def test_cmyk_is_converted_to_rgb(tmp_path: Path) -> None:
     inks = np.random.default_rng(1).integers(0, 256, (5, 7, 4), dtype=np.uint8)
     path = save(Image.frombytes("CMYK", (7, 5), inks.tobytes()), tmp_path / "a.tif")
-    ink = inks / 255.0
-    expected = 255 * (1 - ink[..., :3]) * (1 - ink[..., 3:])
+    ink_fractions = inks / 255.0
+    expected = 255 * (1 - ink_fractions[..., :3]) * (1 - ink_fractions[..., 3:])
     assert np.abs(read_image(path, LIMIT) - expected).max() <= 1.5
 
 

@@ -44,13 +44,13 @@ def test_near_duplicates_match_a_comparison_of_all_pairs() -> None:
         images.append(np.clip(changed, 0, 255).astype(np.uint8))
     pixels = _stack_images(images)
     thumbnails = make_thumbnails(pixels)
-    near = find_duplicates(pixels, thumbnails).near >= 0
+    has_near_copy = find_duplicates(pixels, thumbnails).near >= 0
     naive = [
         any(look_alike(thumbnails[row], thumbnails[earlier]) for earlier in range(row))
         for row in range(len(images))
     ]
-    assert near.tolist() == naive
-    assert 5 < near.sum() < 38  # both kinds occur
+    assert has_near_copy.tolist() == naive
+    assert 5 < has_near_copy.sum() < 38  # both kinds occur
 
 
 def test_memory_per_image_is_small_enough_for_a_million_images() -> None:

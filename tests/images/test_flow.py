@@ -14,8 +14,8 @@ SETTINGS = Temporal(enabled=True, max_frame_gap=3, neighbors=4)
 
 def _draw_texture(seed: int, size: int = 96) -> np.ndarray:
     noise = np.random.default_rng(seed).random((size, size)).astype(np.float32)
-    smooth = cv2.GaussianBlur(noise, (0, 0), 2)
-    return ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
+    blurred = cv2.GaussianBlur(noise, (0, 0), 2)
+    return ((blurred - blurred.min()) / np.ptp(blurred) * 255).astype(np.uint8)
 
 
 def test_points_follow_a_shift_and_lost_points_are_flagged() -> None:
@@ -42,14 +42,14 @@ def test_nearby_frames_are_close_and_in_the_same_video() -> None:
     frame = np.array([*range(0, 48, 4), *range(12), -1, -1, -1, 0])
     center = np.zeros((len(video), 2))
     no_tracks = np.full(len(video), -1)
-    near = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
+    nearby = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
     for image in range(24):
-        assert (near[image] >= 0).all()
-        assert (video[near[image]] == video[image]).all()
-        gap = np.abs(frame[near[image]] - frame[image])
+        assert (nearby[image] >= 0).all()
+        assert (video[nearby[image]] == video[image]).all()
+        gap = np.abs(frame[nearby[image]] - frame[image])
         # Frames of video 0 are farther apart than the limit of 3, so only adjacent frames count.
         assert (gap == 4).all() if video[image] == 0 else ((gap >= 1) & (gap <= 3)).all()
-    assert (near[24:] == -1).all(), "still images and one-frame videos have no neighbors"
+    assert (nearby[24:] == -1).all(), "still images and one-frame videos have no neighbors"
 
 
 def test_has_nearby_frames_agrees_with_the_samples() -> None:
@@ -64,17 +64,17 @@ def test_has_nearby_frames_agrees_with_the_samples() -> None:
     ):
         columns = np.array(video), np.array(frame), np.array(tracks)
         assert has_nearby_frames(*columns) == expected
-        near = sample_nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
-        assert bool((near >= 0).any()) == expected
+        nearby = sample_nearby_frames(*columns, np.zeros((len(video), 2)), SETTINGS, np.random.default_rng(0))
+        assert bool((nearby >= 0).any()) == expected
 
 
 def test_nearest_object_is_the_neighbor_if_there_are_no_tracks() -> None:
     frame = np.repeat(np.arange(10), 2)
     center = np.stack([np.tile([10.0, 90.0], 10) + frame, np.full(20, 50.0)], axis=1)
     video, no_tracks = np.zeros(20, dtype=np.int64), np.full(20, -1)
-    near = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
+    nearby = sample_nearby_frames(video, frame, no_tracks, center, SETTINGS, np.random.default_rng(0))
     # The two objects alternate, so rows of the same parity belong to the same object.
-    assert (near % 2 == (np.arange(20) % 2)[:, None]).all()
+    assert (nearby % 2 == (np.arange(20) % 2)[:, None]).all()
 
 
 def test_frames_of_a_track_are_paired_even_if_animals_swap_positions() -> None:
@@ -83,9 +83,9 @@ def test_frames_of_a_track_are_paired_even_if_animals_swap_positions() -> None:
     track = np.tile([4, 9], 20)
     center = np.stack([np.where(track == 4, frame * 10.0, 190.0 - frame * 10.0), np.full(40, 50.0)], axis=1)
     video = np.zeros(40, dtype=np.int64)
-    near = sample_nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
-    assert (near >= 0).all()
-    assert (track[near] == track[:, None]).all()
+    nearby = sample_nearby_frames(video, frame, track, center, SETTINGS, np.random.default_rng(0))
+    assert (nearby >= 0).all()
+    assert (track[nearby] == track[:, None]).all()
     by_position = sample_nearby_frames(
         video, frame, np.full(40, -1), center, SETTINGS, np.random.default_rng(0)
     )
@@ -96,11 +96,11 @@ def test_an_absent_animal_is_not_paired_with_another_animal() -> None:
     frame, track = np.array([0, 0, 1, 2, 2]), np.array([1, 2, 1, 1, 2])
     center = np.zeros((5, 2))
     settings = Temporal(enabled=True, max_frame_gap=1, neighbors=3)
-    near = sample_nearby_frames(
+    nearby = sample_nearby_frames(
         np.zeros(5, np.int64), frame, track, center, settings, np.random.default_rng(0)
     )
-    assert (near[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only frame that is near enough"
-    assert set(near[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
+    assert (nearby[[1, 4]] == -1).all(), "track 2 is not in frame 1, the only frame that is near enough"
+    assert set(nearby[[0, 2, 3]].ravel().tolist()) <= {0, 2, 3}
 
 
 def test_only_valid_points_are_propagated() -> None:

@@ -29,7 +29,7 @@ def frames(tmp_path: Path) -> list[ImageRef]:
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def decoded_videos(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Record which videos are decoded."""
     paths: list[Path] = []
     read_frames = store_module.read_frames
@@ -56,11 +56,11 @@ def assert_equal(actual: ImageStore, expected: ImageStore) -> None:
 
 
 def test_two_views_are_decoded_once_and_equal_views_that_are_read_alone(
-    frames: list[ImageRef], decoded: list[Path]
+    frames: list[ImageRef], decoded_videos: list[Path]
 ) -> None:
     expected = [load_store(crop_to(frames, box), IMAGES, GIGABYTES, None) for box in (LEFT, RIGHT)]
     assert len(expected[0].skipped) == 1, "one frame does not exist"
-    decoded.clear()
+    decoded_videos.clear()
     reports: list[tuple[int, int]] = []
     with share_reading([LEFT, RIGHT]):
         for box, store in zip((LEFT, RIGHT), expected, strict=True):
@@ -72,36 +72,36 @@ def test_two_views_are_decoded_once_and_equal_views_that_are_read_alone(
             # The verification of a view loads a part of the view's images again.
             part = load_shared_store(refs[1:], IMAGES, GIGABYTES, None)
             assert_equal(part, load_store(refs[1:], IMAGES, GIGABYTES, None))
-    assert len(decoded) == 1 + 2, "once for both views together, and twice for the comparisons"
+    assert len(decoded_videos) == 1 + 2, "once for both views together, and twice for the comparisons"
     assert reports[-1] == (5, 5)
 
 
 def test_views_are_read_alone_if_sharing_is_impossible(
-    frames: list[ImageRef], decoded: list[Path], tmp_path: Path
+    frames: list[ImageRef], decoded_videos: list[Path], tmp_path: Path
 ) -> None:
     with share_reading([LEFT, RIGHT]):  # too little memory for both views
         for box in (LEFT, RIGHT):
             load_shared_store(crop_to(frames, box), IMAGES, 1e-9, tmp_path)
-    assert len(decoded) == 2
-    decoded.clear()
+    assert len(decoded_videos) == 2
+    decoded_videos.clear()
     with share_reading([LEFT, RIGHT]):
         load_shared_store(crop_to(frames, LEFT), IMAGES, GIGABYTES, None)
         load_shared_store(crop_to(frames[:2], RIGHT), replace(IMAGES, size=16), GIGABYTES, None)
-        other = [replace(frames[0], frame=1, box=RIGHT)]
-        assert load_shared_store(other, IMAGES, GIGABYTES, None).refs == tuple(other)
-    assert len(decoded) == 3, "other settings and a new frame are not shared"
+        other_refs = [replace(frames[0], frame=1, box=RIGHT)]
+        assert load_shared_store(other_refs, IMAGES, GIGABYTES, None).refs == tuple(other_refs)
+    assert len(decoded_videos) == 3, "other settings and a new frame are not shared"
     load_shared_store(crop_to(frames, RIGHT), IMAGES, GIGABYTES, None)
-    assert len(decoded) == 4, "outside the context, nothing is kept"
+    assert len(decoded_videos) == 4, "outside the context, nothing is kept"
 
 
-def test_a_view_outside_some_frames_is_skipped_only_there(tmp_path: Path, decoded: list[Path]) -> None:
+def test_a_view_outside_some_frames_is_skipped_only_there(tmp_path: Path, decoded_videos: list[Path]) -> None:
     sizes = [(64, 48), (32, 48), (32, 48), (64, 48)]
     video = encode_changing_video(tmp_path / "video.mkv", sizes)
     frames = [ImageRef(video, frame) for frame in (0, 1, 2, 3, 50)]
     expected = [load_store(crop_to(frames, box), IMAGES, GIGABYTES, None) for box in (LEFT, RIGHT)]
     assert [item.name.rpartition("#")[2] for item in expected[1].skipped] == ["1", "2", "50"]
-    decoded.clear()
+    decoded_videos.clear()
     with share_reading([LEFT, RIGHT]):
         for box, store in zip((LEFT, RIGHT), expected, strict=True):
             assert_equal(load_shared_store(crop_to(frames, box), IMAGES, GIGABYTES, None), store)
-    assert len(decoded) == 1
+    assert len(decoded_videos) == 1

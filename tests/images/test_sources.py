@@ -316,7 +316,7 @@ def test_a_coco_file_without_annotations_lists_whole_images(tmp_path: Path) -> N
     assert list_images([tmp_path / "l.json"]) == [ImageRef(tmp_path / "a.jpg")]
 
 
-GOOD = {"id": 1, "file_name": "a.jpg"}
+VALID_IMAGE = {"id": 1, "file_name": "a.jpg"}
 
 
 @pytest.mark.parametrize(
@@ -324,34 +324,46 @@ GOOD = {"id": 1, "file_name": "a.jpg"}
     [
         ([], [], "lists no images"),
         ({}, [], "needs a list under 'images'"),
-        ([GOOD, {"id": 2}], [], r"images\[1\] needs a usable 'file_name'"),
+        ([VALID_IMAGE, {"id": 2}], [], r"images\[1\] needs a usable 'file_name'"),
         ([{"file_name": "a.jpg"}], [], r"images\[0\] needs a usable 'id'"),
-        ([GOOD, "a.jpg"], [], r"images\[1\] needs a usable"),
+        ([VALID_IMAGE, "a.jpg"], [], r"images\[1\] needs a usable"),
         ([{"id": [1], "file_name": "a.jpg"}], [], r"images\[0\] needs a usable 'id'"),
         ([{"id": 1, "file_name": 3}], [], r"images\[0\] needs a usable 'file_name'"),
-        ([GOOD, GOOD], [], r"images\[1\]: the id 1 is already used"),
-        ([GOOD], [{"bbox": [0, 0, 1, 1]}], r"annotations\[0\] needs a usable 'image_id'"),
-        ([GOOD], [{"image_id": 1}, {"image_id": 9}], r"annotations\[1\]: there is no image with the id 9"),
-        ([GOOD], [{"image_id": 1, "bbox": [0, 0, 5, -5]}], r"annotations\[0\]: 'bbox' must be four finite"),
-        ([GOOD], [{"image_id": 1, "bbox": [0, float("nan"), 5, 5]}], r"annotations\[0\]: 'bbox' must"),
-        ([GOOD], [{"image_id": 1, "bbox": [0, 0, float("inf"), 5]}], r"annotations\[0\]: 'bbox' must"),
-        ([GOOD], [{"image_id": 1, "bbox": [0, 0, 5]}], r"annotations\[0\]: 'bbox' must"),
-        ([GOOD], [{"image_id": 1, "bbox": ["0", 0, 5, 5]}], r"annotations\[0\]: 'bbox' must"),
-        ([GOOD], [{"image_id": 1, "bbox": "0 0 5 5"}], r"annotations\[0\]: 'bbox' must"),
+        ([VALID_IMAGE, VALID_IMAGE], [], r"images\[1\]: the id 1 is already used"),
+        ([VALID_IMAGE], [{"bbox": [0, 0, 1, 1]}], r"annotations\[0\] needs a usable 'image_id'"),
+        (
+            [VALID_IMAGE],
+            [{"image_id": 1}, {"image_id": 9}],
+            r"annotations\[1\]: there is no image with the id 9",
+        ),
+        (
+            [VALID_IMAGE],
+            [{"image_id": 1, "bbox": [0, 0, 5, -5]}],
+            r"annotations\[0\]: 'bbox' must be four finite",
+        ),
+        ([VALID_IMAGE], [{"image_id": 1, "bbox": [0, float("nan"), 5, 5]}], r"annotations\[0\]: 'bbox' must"),
+        ([VALID_IMAGE], [{"image_id": 1, "bbox": [0, 0, float("inf"), 5]}], r"annotations\[0\]: 'bbox' must"),
+        ([VALID_IMAGE], [{"image_id": 1, "bbox": [0, 0, 5]}], r"annotations\[0\]: 'bbox' must"),
+        ([VALID_IMAGE], [{"image_id": 1, "bbox": ["0", 0, 5, 5]}], r"annotations\[0\]: 'bbox' must"),
+        ([VALID_IMAGE], [{"image_id": 1, "bbox": "0 0 5 5"}], r"annotations\[0\]: 'bbox' must"),
         ([{"id": 1, "file_name": "gone.jpg"}], [], "'gone.jpg' is in none of"),
-        ([GOOD, {"id": 2, "file_name": "b.heic"}], [], r"images\[1\]: 'b.heic' has no image or video ext"),
         (
-            [GOOD, {"id": 2, "file_name": "v.mp4"}],
+            [VALID_IMAGE, {"id": 2, "file_name": "b.heic"}],
+            [],
+            r"images\[1\]: 'b.heic' has no image or video ext",
+        ),
+        (
+            [VALID_IMAGE, {"id": 2, "file_name": "v.mp4"}],
             [],
             r"images\[1\]: 'v.mp4' is a video",
         ),
         (
-            [GOOD, {"id": 2, "file_name": "v.mp4", "frame": -1}],
+            [VALID_IMAGE, {"id": 2, "file_name": "v.mp4", "frame": -1}],
             [],
             r"images\[1\]: 'v.mp4' is a video",
         ),
         (
-            [GOOD, {"id": 2, "file_name": "v.mp4", "frame": 1.5}],
+            [VALID_IMAGE, {"id": 2, "file_name": "v.mp4", "frame": 1.5}],
             [],
             r"images\[1\]: 'v.mp4' is a video",
         ),
@@ -378,7 +390,7 @@ def test_broken_json_is_rejected(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("box", ["[1, 2, 1" + "0" * 400 + ", 4]", "[1, 2, Infinity, 4]", "[1, 2, NaN, 4]"])
-def test_boxes_with_numbers_that_are_not_finite_floats_are_rejected(tmp_path: Path, box: str) -> None:
+def test_boxes_must_consist_of_finite_floats(tmp_path: Path, box: str) -> None:
     labels = tmp_path / "labels.json"
     labels.write_text(
         '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "bbox": ' + box + "}]}"

@@ -78,27 +78,27 @@ def test_the_box_rule_is_applied(tmp_path: Path) -> None:
 
 
 def test_unreadable_images_are_skipped_and_listed(tmp_path: Path) -> None:
-    good = write_images(tmp_path, 4)
+    good_refs = write_images(tmp_path, 4)
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "broken.avi").write_text("no video")
     refs = [
         ImageRef(tmp_path / "empty.jpg"),
-        ImageRef(good[0]),
+        ImageRef(good_refs[0]),
         ImageRef(tmp_path / "text.jpg"),
         ImageRef(tmp_path / "gone.png"),
-        ImageRef(good[1], box=(500.0, 0.0, 5.0, 5.0)),
-        ImageRef(good[2]),
+        ImageRef(good_refs[1], box=(500.0, 0.0, 5.0, 5.0)),
+        ImageRef(good_refs[2]),
         ImageRef(tmp_path / "broken.avi", frame=3),
-        ImageRef(good[1]),
+        ImageRef(good_refs[1]),
     ]
     store = load_store(refs, SMALL, GIGABYTES, None)
-    assert [ref.path for ref in store.refs] == [good[0], good[2], good[1]]
+    assert [ref.path for ref in store.refs] == [good_refs[0], good_refs[2], good_refs[1]]
     assert store.skipped == (
         SkippedImage(str(tmp_path / "empty.jpg"), "empty file"),
         SkippedImage(str(tmp_path / "text.jpg"), "not an image, or an unsupported format"),
         SkippedImage(str(tmp_path / "gone.png"), "no such file or directory"),
-        SkippedImage(str(good[1]), "the box is empty or outside the image"),
+        SkippedImage(str(good_refs[1]), "the box is empty or outside the image"),
         SkippedImage(f"{tmp_path / 'broken.avi'}#3", "the video cannot be read"),
     )
     for ref, pixels in zip(store.refs, store.pixels.numpy(), strict=True):
@@ -138,11 +138,11 @@ def test_frames_of_several_videos_are_loaded_in_any_order(
     tmp_path: Path, write_video: Callable[..., Path]
 ) -> None:
     first, second = (write_video(tmp_path / name, 12, "MJPG") for name in ("a.avi", "b.avi"))
-    still = write_images(tmp_path, 1)[0]
+    still_ref = write_images(tmp_path, 1)[0]
     refs = [
         ImageRef(second, 3),
         ImageRef(first, 9),
-        ImageRef(still),
+        ImageRef(still_ref),
         ImageRef(first, 2, (0.0, 0.0, 64.0, 48.0)),
         ImageRef(second, 11),
         ImageRef(first, 2),
@@ -186,13 +186,13 @@ def test_crops_of_large_jpegs_are_aligned(tmp_path: Path, orientation: int, size
     Image.fromarray(draw_dots(*size, [(300, 310), (1200, 900), (700, 600)])).save(path, quality=95, exif=exif)
     ref = ImageRef(path)
     store = load_store([ref], SMALL, GIGABYTES, None)
-    full = compute_expected_pixels(ref, SMALL)
+    full_pixels = compute_expected_pixels(ref, SMALL)
     assert tuple(store.sizes[0]) == (size if orientation < 5 else size[::-1])
-    assert np.abs(store.pixels[0].numpy().astype(int) - full).max() <= 6
-    spots = [np.array([column, row]) for _, row, column in np.argwhere(full[:1] > 205)]
+    assert np.abs(store.pixels[0].numpy().astype(int) - full_pixels).max() <= 6
+    spots = [np.array([column, row]) for _, row, column in np.argwhere(full_pixels[:1] > 205)]
     assert len(spots) >= 3
     for spot in spots:
-        shift = find_centroid(store.pixels[0].numpy(), spot) - find_centroid(full, spot)
+        shift = find_centroid(store.pixels[0].numpy(), spot) - find_centroid(full_pixels, spot)
         assert np.abs(shift).max() < 0.03  # network pixels, each as wide as 23 pixels of the JPEG
 
 
@@ -242,7 +242,7 @@ def test_each_file_is_decoded_once(
     tmp_path: Path, write_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video = write_video(tmp_path / "a.avi", 6, "MJPG")
-    still, second_still = write_images(tmp_path, 2)
+    first_still, second_still = write_images(tmp_path, 2)
     reads: list[Path] = []
     real_image, real_frames = read_crops.decode_image, store_module.read_frames
 
@@ -260,12 +260,12 @@ def test_each_file_is_decoded_once(
     monkeypatch.setattr(read_crops, "decode_image", count_image)
     monkeypatch.setattr(store_module, "read_frames", count_frames)
     boxes = [(0.0, 0.0, 20.0, 20.0), (10.0, 5.0, 20.0, 20.0), (12.0, 8.0, 9.0, 20.0)]
-    refs = [ImageRef(still, box=box) for box in boxes]
+    refs = [ImageRef(first_still, box=box) for box in boxes]
     refs += [ImageRef(video, frame, box) for frame in (1, 4) for box in boxes]
     refs += [ImageRef(second_still)]
     store = load_store(refs, SMALL, GIGABYTES, None)
     assert store.refs == tuple(refs)
-    assert sorted(reads) == sorted([still, video, second_still])
+    assert sorted(reads) == sorted([first_still, video, second_still])
     for ref, pixels in zip(store.refs[:3], store.pixels[:3].numpy(), strict=True):
         np.testing.assert_array_equal(pixels, compute_expected_pixels(ref, SMALL))
 
@@ -303,16 +303,16 @@ def test_concatenated_batches_equal_the_store(
     refs += [ImageRef(write_video(tmp_path / "a.avi", 6, "MJPG"), frame) for frame in range(0, 9, 2)]
     refs.insert(0, ImageRef(tmp_path / "gone0.jpg"))
     refs.insert(5, ImageRef(tmp_path / "gone1.jpg"))
-    whole = load_store(refs, SMALL, GIGABYTES, None)
+    all_images = load_store(refs, SMALL, GIGABYTES, None)
     parts = list(iterate_crops(refs, SMALL, batch))
     assert all(len(part) == batch for part in parts[:-1])
-    assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
-    assert [ref for part in parts for ref in part.refs] == list(whole.refs)
-    assert [item for part in parts for item in part.skipped] == list(whole.skipped)
-    assert len(whole.skipped) == 4  # two missing files, and frames 6 and 8 after the end
+    assert torch.equal(torch.cat([part.pixels for part in parts]), all_images.pixels)
+    assert [ref for part in parts for ref in part.refs] == list(all_images.refs)
+    assert [item for part in parts for item in part.skipped] == list(all_images.skipped)
+    assert len(all_images.skipped) == 4  # two missing files, and frames 6 and 8 after the end
     for name in ("sizes", "regions", "bounds", "video", "frame"):
         np.testing.assert_array_equal(
-            np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name)
+            np.concatenate([getattr(part, name) for part in parts]), getattr(all_images, name)
         )
 
 

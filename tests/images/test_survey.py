@@ -62,7 +62,7 @@ def test_sentences_about_one_image_are_in_the_singular(tmp_path: Path) -> None:
     assert cut_off == "1 of 1 box reaches the border of the image: this object may be cut off"
 
 
-def test_boxes_at_the_border_are_cut_off_but_a_crop_is_not(tmp_path: Path) -> None:
+def test_objects_at_the_border_count_as_cut_off_unless_all_images_have_the_same_box(tmp_path: Path) -> None:
     path = _write_image(tmp_path / "image.png", 100, 80, 0).path
     boxes = [
         (10.0, 10.0, 30.0, 30.0),
@@ -94,13 +94,13 @@ def _build_video_store(thumbnails: np.ndarray) -> ImageStore:
     )
 
 
-def test_the_stride_leaves_frames_that_differ() -> None:
+def test_the_stride_keeps_frames_that_differ() -> None:
     # A bright bar moves by one pixel every five frames.
     thumbnails = np.zeros((2_000, 32, 32), np.float32)
     for frame in range(2_000):
         thumbnails[frame, :, (frame // 5) % 32] = 255
     assert choose_stride(thumbnails, _build_video_store(thumbnails)) == 5
     assert choose_stride(thumbnails[::5], _build_video_store(thumbnails[::5])) == 1
-    still = np.zeros((2_000, 32, 32), np.float32)
-    assert choose_stride(still, _build_video_store(still)) == 10, "at least 200 frames are left"
-    assert choose_stride(still[:100], _build_video_store(still[:100])) == 1
+    identical = np.zeros((2_000, 32, 32), np.float32)
+    assert choose_stride(identical, _build_video_store(identical)) == 10, "at least 200 frames are kept"
+    assert choose_stride(identical[:100], _build_video_store(identical[:100])) == 1

@@ -172,20 +172,22 @@ def _advise(survey: ImageSurvey, findings: InputFindings | None = None, **option
 
 
 def test_advice_fits_the_images(survey: ImageSurvey, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = replace(survey, images=300)
+    large_survey = replace(survey, images=300)
     assert "24 images are few" in _advise(survey)
-    assert "few" not in _advise(many)
-    assert "are upright (upside-down copies are recognized in 97%" in _advise(many, InputFindings(0.97))
-    assert "face any direction" in _advise(many, InputFindings(0.6))
-    assert "fewer than -k 10: use -k 7 or less" in _advise(many, InputFindings(keypoints=7))
-    assert "-k 10 is fine" in _advise(many, InputFindings(keypoints=25))
+    assert "few" not in _advise(large_survey)
+    assert "are upright (upside-down copies are recognized in 97%" in _advise(
+        large_survey, InputFindings(0.97)
+    )
+    assert "face any direction" in _advise(large_survey, InputFindings(0.6))
+    assert "fewer than -k 10: use -k 7 or less" in _advise(large_survey, InputFindings(keypoints=7))
+    assert "-k 10 is fine" in _advise(large_survey, InputFindings(keypoints=25))
     video = replace(survey, images=3_000, videos=1)
     # The survey has every second frame, so --every must be twice the stride.
     assert "--every 20 uses 300 frames" in _advise(replace(video, stride=10))
     assert "--every 6 reads only that many" in _advise(video)  # the preset uses 1,000 of 3,000
     monkeypatch.setattr(setup_advice, "available_memory", lambda: 3 * 2**30)
-    assert "memory" not in _advise(many, memory=2 * 2**30)
-    assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(many, memory=4 * 2**30)
+    assert "memory" not in _advise(large_survey, memory=2 * 2**30)
+    assert "needs about 4.0 GiB, but 3.0 GiB are free" in _advise(large_survey, memory=4 * 2**30)
 
 
 def test_advice_mentions_a_gpu_that_is_missing_or_unused(

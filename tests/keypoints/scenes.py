@@ -20,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "weights"
 
 
-def find_published_weights(name: str) -> str:
+def require_published_weights(name: str) -> str:
     """Return the path of the published weights; skip the test if they are not installed."""
     path = SHARED / weights_cache.PUBLISHED_WEIGHTS[name].file
     if path.is_file():

@@ -13,8 +13,8 @@ def make_clusters(seed, count=600, width=200, height=140):
     """Return points [N, 2], strongest first. Most lie around a few centers, as with a corner detector."""
     rng = np.random.default_rng(seed)
     centers = rng.uniform(0, [width, height], (6, 2))
-    near = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
-    points = np.where(rng.random((count, 1)) < 0.8, near, rng.uniform(0, [width, height], (count, 2)))
+    clustered = centers[rng.integers(0, 6, count)] + rng.normal(0, 6, (count, 2))
+    points = np.where(rng.random((count, 1)) < 0.8, clustered, rng.uniform(0, [width, height], (count, 2)))
     return np.clip(points, 0, [width - 1, height - 1])
 
 

@@ -109,20 +109,20 @@ def test_the_number_of_images_at_a_time_does_not_change_the_points(monkeypatch, 
     settings = FirstKeypoints(detector=detector, image_size=128, max_points=20)
     together = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
     monkeypatch.setattr(memory_limit, "MAX_PASS_BYTES", 1)
-    alone = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
+    points_alone = detect_first_keypoints(images, make_full_bounds(6, 96), settings, CPU, batch=128)
     assert len(together) > 6
-    assert torch.equal(alone.image_index, together.image_index)
-    assert torch.equal(alone.xy, together.xy)
-    torch.testing.assert_close(alone.score, together.score, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(alone.descriptor, together.descriptor, atol=1e-4, rtol=1e-4)
+    assert torch.equal(points_alone.image_index, together.image_index)
+    assert torch.equal(points_alone.xy, together.xy)
+    torch.testing.assert_close(points_alone.score, together.score, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(points_alone.descriptor, together.descriptor, atol=1e-4, rtol=1e-4)
 
 
 def test_shrinking_does_not_alias():
     stripes = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
     stripes[..., ::2] = 255  # too fine for the small image, which must be gray
-    small = first_keypoints.resize_images(stripes, 24)[..., 4:-4].float()
-    assert small.std() < 12
-    assert abs(float(small.mean()) - 127.5) < 3
+    small_stripes = first_keypoints.resize_images(stripes, 24)[..., 4:-4].float()
+    assert small_stripes.std() < 12
+    assert abs(float(small_stripes.mean()) - 127.5) < 3
 
 
 def test_sift_finds_the_same_points_in_batches_and_in_larger_images():

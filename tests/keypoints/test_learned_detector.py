@@ -17,7 +17,7 @@ from selfmark.keypoints.learned_detector import IMAGES_PER_PASS, LearnedDetector
 from selfmark.keypoints.r2d2 import R2D2
 from selfmark.keypoints.superpoint import SuperPoint
 
-from .scenes import draw_polygons, draw_rectangles, find_published_weights, pairwise_distances, to_batch
+from .scenes import draw_polygons, draw_rectangles, pairwise_distances, require_published_weights, to_batch
 
 CPU = torch.device("cpu")
 
@@ -163,7 +163,7 @@ NAMES = ["superpoint", "alike-t", "alike-n", "r2d2"]
 @cache
 def create_published(name, max_points=64, nms_radius=4):
     settings = FirstKeypoints(
-        detector=name, weights=find_published_weights(name), max_points=max_points, nms_radius=nms_radius
+        detector=name, weights=require_published_weights(name), max_points=max_points, nms_radius=nms_radius
     )
     return create_detector(settings, CPU)
 
@@ -246,7 +246,7 @@ def test_superpoint_applies_the_threshold_and_other_detectors_select_by_rank(nam
     for threshold in (0.015, 0.6):
         settings = FirstKeypoints(
             detector=name,
-            weights=find_published_weights(name),
+            weights=require_published_weights(name),
             threshold=threshold,
             max_points=20,
             nms_radius=3,

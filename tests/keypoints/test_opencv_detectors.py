@@ -56,12 +56,12 @@ def test_orb_finds_corners():
 def test_points_are_spread(name):
     image = draw_polygons(192, 1)
     image[:, 96:] = cv2.GaussianBlur(image[:, 96:], (0, 0), 4)  # one half has far more texture than the other
-    few, all_points = (
+    few_points, all_points = (
         select_points(create(name, max_points).detect(to_batch(image)), 0) for max_points in (20, 2000)
     )
     strongest = all_points[:20]
-    assert len(few) == 20
-    assert pdist(few).min() > 2 * pdist(strongest).min()
+    assert len(few_points) == 20
+    assert pdist(few_points).min() > 2 * pdist(strongest).min()
 
 
 @pytest.mark.parametrize(("name", "length"), [("sift", 128), ("orb", 256)])
@@ -74,12 +74,12 @@ def test_a_batch_with_a_blank_image_gives_the_same_points_as_single_images(name,
     assert batched.counts(3).tolist() == [40, 0, 40]
     assert (batched.image_index.diff() >= 0).all()
     for index in (0, 2):
-        single = create(name).detect(to_batch(images[index]))
+        found_alone = create(name).detect(to_batch(images[index]))
         part = batched.select(batched.image_index == index)
-        assert torch.equal(single.xy, part.xy)
-        assert single.descriptor is not None
+        assert torch.equal(found_alone.xy, part.xy)
+        assert found_alone.descriptor is not None
         assert part.descriptor is not None
-        assert torch.equal(single.descriptor, part.descriptor)
+        assert torch.equal(found_alone.descriptor, part.descriptor)
         assert all(a >= b for a, b in pairwise(part.score.tolist()))
         assert len(np.unique(part.xy.round().numpy(), axis=0)) == len(part)
 

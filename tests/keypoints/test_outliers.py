@@ -14,13 +14,13 @@ def make_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def compute_naive_scores(descriptor, neighbors, among):
-    """Return the median distance of each unit descriptor to its nearest neighbors among the given rows."""
+def compute_naive_scores(descriptor, neighbors, candidates):
+    """Return the median distance of each unit descriptor to its nearest neighbors among these rows."""
     unit = descriptor.double().numpy()
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     scores = []
     for i, row in enumerate(unit):
-        distances = sorted(np.linalg.norm(row - unit[j]) for j in among if j != i)
+        distances = sorted(np.linalg.norm(row - unit[j]) for j in candidates if j != i)
         scores.append(np.median(distances[:neighbors]))
     return np.array(scores)
 
@@ -36,20 +36,23 @@ def test_scores_match_a_naive_loop(neighbors):
 
 def test_neighbors_are_searched_in_the_random_sample_only():
     descriptor = torch.randn(60, 8, generator=make_generator())
-    among = torch.randperm(60, generator=make_generator(5))[:20].tolist()
+    sample = torch.randperm(60, generator=make_generator(5))[:20].tolist()
     scores = compute_outlier_scores(descriptor, 6, 20, make_generator(5))
-    np.testing.assert_allclose(scores.numpy(), compute_naive_scores(descriptor, 6, among), atol=1e-4)
+    np.testing.assert_allclose(scores.numpy(), compute_naive_scores(descriptor, 6, sample), atol=1e-4)
 
 
 def test_smaller_blocks_give_the_same_scores(monkeypatch):
     descriptor = torch.randn(101, 8, generator=make_generator())
-    whole = compute_outlier_scores(descriptor, 9, 50, make_generator(1))
+    scores = compute_outlier_scores(descriptor, 9, 50, make_generator(1))
     monkeypatch.setattr(outliers, "_MAX_SIMILARITIES", 7 * 50)
-    torch.testing.assert_close(compute_outlier_scores(descriptor, 9, 50, make_generator(1)), whole)
+    torch.testing.assert_close(compute_outlier_scores(descriptor, 9, 50, make_generator(1)), scores)
 
 
 def make_points_with_outliers():
-    """Return shuffled points, 90 in three clusters of descriptors and 60 outliers, and the outlier mask."""
+    """Return 150 points in random order, and a mask of the outliers among them.
+
+    The descriptors of 90 points form three clusters. The other 60 points are outliers.
+    """
     clusters = torch.eye(3, 64).repeat_interleave(30, dim=0) + 0.02 * torch.randn(
         90, 64, generator=make_generator()
     )
@@ -71,10 +74,12 @@ def test_outliers_are_dropped_and_all_other_points_keep_their_order():
     assert torch.equal(kept.image_index, points.image_index[~is_outlier])
 
 
-@pytest.mark.parametrize(("fraction", "left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
-def test_the_given_fraction_is_dropped(fraction, left):
+@pytest.mark.parametrize(("fraction", "num_left"), [(0.0, 150), (0.333, 100), (1.0, 0)])
+def test_the_given_fraction_is_dropped(fraction, num_left):
     points, _ = make_points_with_outliers()
-    assert len(remove_outliers(points, FirstKeypoints(outlier_fraction=fraction), make_generator())) == left
+    assert (
+        len(remove_outliers(points, FirstKeypoints(outlier_fraction=fraction), make_generator())) == num_left
+    )
 
 
 def test_equal_seeds_give_equal_points():
@@ -86,9 +91,11 @@ def test_equal_seeds_give_equal_points():
         torch.randn(count, 8, generator=make_generator()),
     )
     settings = FirstKeypoints(outlier_sample=30, outlier_neighbors=5)
-    first, second, different = (remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5))
+    first, second, with_other_seed = (
+        remove_outliers(points, settings, make_generator(seed)) for seed in (4, 4, 5)
+    )
     assert torch.equal(first.xy, second.xy)
-    assert not torch.equal(first.xy, different.xy)
+    assert not torch.equal(first.xy, with_other_seed.xy)
 
 
 def test_points_without_descriptors_are_returned_unchanged():
@@ -97,7 +104,7 @@ def test_points_without_descriptors_are_returned_unchanged():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_is_dropped_if_there_is_nothing_to_compare(count):
+def test_a_single_point_is_not_dropped_as_an_outlier(count):
     points = Keypoints(
         torch.rand(count, 2), torch.zeros(count, dtype=torch.int64), torch.rand(count), torch.rand(count, 4)
     )

@@ -73,12 +73,12 @@ def test_points_and_descriptors_are_found_again_after_a_rotation():
 
 def test_the_threshold_is_a_probability():
     image = draw_polygons(192, 0)
-    few, many = (
+    few_points, many_points = (
         create(threshold=threshold, max_points=500).detect(to_batch(image)) for threshold in (0.3, 0.015)
     )
-    assert 0 < len(few) < len(many)
-    assert few.score.min() >= 0.3
-    assert many.score.max() <= 1
+    assert 0 < len(few_points) < len(many_points)
+    assert few_points.score.min() >= 0.3
+    assert many_points.score.max() <= 1
 
 
 def test_the_users_weights_replace_the_packaged_ones(tmp_path):

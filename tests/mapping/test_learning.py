@@ -86,8 +86,8 @@ def _write_labels(folder: Path, landmarks: FloatArray, scale: int = 1, **categor
     for number, shape in enumerate(landmarks):
         image = np.full((SIDE, SIDE, 3), 128, np.uint8)
         image[0, :K, :2] = shape
-        large = image.repeat(scale, axis=0).repeat(scale, axis=1)
-        cv2.imwrite(str(folder / "images" / f"{number}.png"), large[..., ::-1])
+        large_image = image.repeat(scale, axis=0).repeat(scale, axis=1)
+        cv2.imwrite(str(folder / "images" / f"{number}.png"), large_image[..., ::-1])
         points = (BLEND @ shape + 0.5) * scale - 0.5
         side = SIDE * scale
         images.append({"id": number, "file_name": f"{number}.png", "width": side, "height": side})
@@ -116,11 +116,11 @@ def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: 
     labels = _write_labels(tmp_path / "few", _draw_shapes(30), scale, skeleton=[[1, 3], [2, 3]])
     learned = learn_map(run, labels)
     assert learned.path == run / "model" / "map.json"
-    fresh = _draw_shapes(6, seed=1)
-    images = _write_labels(tmp_path / "fresh", fresh, scale).parent / "images"
+    new_shapes = _draw_shapes(6, seed=1)
+    images = _write_labels(tmp_path / "fresh", new_shapes, scale).parent / "images"
     predicted = _load_mapped(run)(images)
     assert predicted.names == tuple(NAMES)
-    expected = (np.einsum("lk,nkc->nlc", BLEND, fresh) + 0.5) * scale - 0.5
+    expected = (np.einsum("lk,nkc->nlc", BLEND, new_shapes) + 0.5) * scale - 0.5
     error = np.linalg.norm(predicted.xy - expected, axis=2) / scale
     assert error.mean() < 1.0
     assert predicted.score[:, 0] == pytest.approx(0.9, abs=0.15)
@@ -154,8 +154,10 @@ def test_map_json_describes_the_map(run: Path, tmp_path: Path) -> None:
     assert not list((run / "model").glob("*.part"))
     loaded = load_mapping(run, Detector.load(run))
     shapes = _draw_shapes(4, seed=3)
-    ones = np.ones((4, K))
-    np.testing.assert_array_equal(loaded.map.predict(shapes, ones), learned.mapping.map.predict(shapes, ones))
+    full_scores = np.ones((4, K))
+    np.testing.assert_array_equal(
+        loaded.map.predict(shapes, full_scores), learned.mapping.map.predict(shapes, full_scores)
+    )
     assert (loaded.names, loaded.options, loaded.errors) == (
         learned.mapping.names,
         learned.mapping.options,
@@ -221,8 +223,8 @@ def test_several_objects_of_one_image_are_all_used(run: Path, tmp_path: Path) ->
     labels = _write_labels(tmp_path / "few", _draw_shapes(2))
 
     def add_object(content: Any) -> None:
-        extra = dict(content["annotations"][0], id=9, bbox=[0, 0, 20, 20])
-        content["annotations"].append(extra)
+        extra_annotation = dict(content["annotations"][0], id=9, bbox=[0, 0, 20, 20])
+        content["annotations"].append(extra_annotation)
 
     _edit_json(labels, add_object)
     learned = learn_map(run, labels)
@@ -243,11 +245,11 @@ def test_images_that_cannot_be_read_are_left_out(run: Path, tmp_path: Path) -> N
 
 def test_labels_of_other_images_are_rejected_without_writing_a_map(run: Path, tmp_path: Path) -> None:
     labels = _write_labels(tmp_path / "few", _draw_shapes(2))
-    other = tmp_path / "other"
-    other.mkdir()
-    cv2.imwrite(str(other / "different.png"), np.zeros((SIDE, SIDE, 3), np.uint8))
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    cv2.imwrite(str(other_folder / "different.png"), np.zeros((SIDE, SIDE, 3), np.uint8))
     with pytest.raises(InputError, match="not among the given images"):
-        learn_map(run, labels, [other])
+        learn_map(run, labels, [other_folder])
     assert not (run / "model" / "map.json").exists()
 
 
@@ -295,11 +297,11 @@ def test_arrays_and_description_of_different_maps_are_rejected(run: Path, tmp_pa
 
 def test_maps_of_earlier_versions_are_loaded_and_replaced(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
-    old = run / "model" / "map.safetensors"
-    _find_arrays(run).rename(old)
+    old_map = run / "model" / "map.safetensors"
+    _find_arrays(run).rename(old_map)
     assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
     save_mapping(learned.mapping, run / "model")
-    assert not old.exists()
+    assert not old_map.exists()
     assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
 
 
@@ -326,8 +328,8 @@ def test_a_full_disk_keeps_the_old_map(
             learn_map(run, labels)
     assert {path.name: path.read_bytes() for path in (run / "model").iterdir()} == before
     assert np.array_equal(_load_mapped(run).mapping.map.weights, learned.mapping.map.weights)
-    new = learn_map(run, labels)
-    assert np.array_equal(_load_mapped(run).mapping.map.weights, new.mapping.map.weights)
+    new_map = learn_map(run, labels)
+    assert np.array_equal(_load_mapped(run).mapping.map.weights, new_map.mapping.map.weights)
     assert len(list((run / "model").glob("map*"))) == 2
 
 
@@ -365,7 +367,7 @@ def test_crafted_arrays_are_rejected(name: str, change: Any, problem: str, run: 
         _load_mapped(run)
 
 
-def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) -> None:
+def test_a_map_with_too_large_numbers_is_not_saved(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     point_map = replace(learned.mapping.map, constant=learned.mapping.map.constant + 1e8)
     with pytest.raises(InputError, match=r"no usable map can be learned from .*'constant' has numbers"):
@@ -382,7 +384,7 @@ def test_maps_that_could_not_be_loaded_are_not_saved(run: Path, tmp_path: Path) 
         {"images": -1},
     ],
 )
-def test_descriptions_that_could_not_be_loaded_do_not_replace_a_map(
+def test_a_map_is_not_replaced_by_one_with_an_invalid_description(
     change: dict[str, Any], run: Path, tmp_path: Path
 ) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
@@ -392,7 +394,7 @@ def test_descriptions_that_could_not_be_loaded_do_not_replace_a_map(
     assert {path: path.read_bytes() for path in (run / "model").iterdir()} == before
 
 
-def test_points_that_are_not_finite_are_not_predicted(run: Path, tmp_path: Path) -> None:
+def test_predicting_infinite_points_is_an_error(run: Path, tmp_path: Path) -> None:
     learned = learn_map(run, _write_labels(tmp_path / "few", _draw_shapes(3)))
     point_map = replace(learned.mapping.map, weights=learned.mapping.map.weights * 1e300)
     mapped = MappedDetector(Detector.load(run), replace(learned.mapping, map=point_map))

@@ -65,20 +65,24 @@ def test_held_out_error_equals_error_of_a_fit_without_the_object(options: FitOpt
 
 def test_objects_of_one_image_are_held_out_together() -> None:
     """Each image has the same object twice. If only one copy were held out, its error would be too small."""
-    single = _make_examples(6, noise=15.0)
-    twice = single.select(np.repeat(np.arange(6), 2))
+    single_examples = _make_examples(6, noise=15.0)
+    repeated_examples = single_examples.select(np.repeat(np.arange(6), 2))
     lengths = np.full(12, 60.0)
     options = FitOptions(False, False, 0.0)
-    together = compute_cross_validation_errors(twice, lengths, None, options)
-    apart = compute_cross_validation_errors(
+    together = compute_cross_validation_errors(repeated_examples, lengths, None, options)
+    errors_apart = compute_cross_validation_errors(
         MappingExamples(
-            twice.landmarks, twice.score, twice.points, twice.visible, np.arange(12, dtype=np.int64)
+            repeated_examples.landmarks,
+            repeated_examples.score,
+            repeated_examples.points,
+            repeated_examples.visible,
+            np.arange(12, dtype=np.int64),
         ),
         lengths,
         None,
         options,
     )
-    assert np.nanmean(apart) < 0.7 * np.nanmean(together)
+    assert np.nanmean(errors_apart) < 0.7 * np.nanmean(together)
 
 
 def test_many_images_are_held_out_in_folds() -> None:
@@ -93,7 +97,7 @@ def test_many_images_are_held_out_in_folds() -> None:
 
 
 def test_selected_options_have_the_lowest_error_and_generalize() -> None:
-    examples, fresh = _make_examples(30), _make_examples(200, seed=7)
+    examples, new_examples = _make_examples(30), _make_examples(200, seed=7)
     lengths = np.full(30, 60.0)
     selected = select_map(examples, lengths, MIRROR)
     all_options = [
@@ -105,8 +109,8 @@ def test_selected_options_have_the_lowest_error_and_generalize() -> None:
     errors = [compute_cross_validation_errors(examples, lengths, MIRROR, options) for options in all_options]
     lowest = min(np.nanmean(_average_by_image(option_errors)) for option_errors in errors)
     assert np.nanmean(_average_by_image(selected.errors)) == pytest.approx(lowest)
-    predicted = selected.map.predict(fresh.landmarks, fresh.score)
-    error_on_fresh = 100 * np.linalg.norm(predicted - fresh.points, axis=2).mean() / 60
+    predicted = selected.map.predict(new_examples.landmarks, new_examples.score)
+    error_on_fresh = 100 * np.linalg.norm(predicted - new_examples.points, axis=2).mean() / 60
     assert np.nanmean(selected.errors) == pytest.approx(error_on_fresh, rel=0.25)
 
 
@@ -124,8 +128,8 @@ def test_objects_in_any_orientation_are_aligned() -> None:
 
 
 def test_wrong_mirror_partners_are_not_used() -> None:
-    wrong = MirrorPartners(PARTNERS, (0, 1, 2), 256)  # left stays left
-    assert not select_map(_make_examples(20), np.full(20, 60.0), wrong).options.mirrored
+    wrong_partners = MirrorPartners(PARTNERS, (0, 1, 2), 256)  # left stays left
+    assert not select_map(_make_examples(20), np.full(20, 60.0), wrong_partners).options.mirrored
 
 
 def test_single_image_has_no_error() -> None:

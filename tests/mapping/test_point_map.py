@@ -1,6 +1,8 @@
-"""Test point maps of synthetic objects whose points are known functions of their landmarks.
+"""Test maps from landmarks to annotated points.
 
-A fit combines the annotated images with a prior, which says that points move with the landmarks around them.
+The objects are synthetic: their annotated points are known functions of their landmarks.
+
+A fit combines the annotated images with a prior: points move with the landmarks around them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from selfmark.mapping.point_map import (
 )
 from selfmark.points import FloatArray
 
-K, L = 5, 3
+K, L = 5, 3  # numbers of landmarks and of annotated points
 SHAPE = np.array([[80.0, 90], [170, 95], [128, 140], [95, 190], [165, 185]])
 # Each annotated point is a linear combination of the landmarks, with weights that add up to 1.
 BLEND = np.array([[0.5, 0.5, 0, 0, 0], [0, 0.2, 0.3, 0.5, 0], [1.5, -0.5, 0, 0, 0]])
@@ -51,26 +53,28 @@ def test_many_images_recover_a_linear_relation() -> None:
     """The relation is random, so the prior does not favor it."""
     rng = np.random.default_rng(1)
     matrix, constant = rng.normal(0, 0.5, (2 * K, 2 * L)), rng.normal(128, 30, 2 * L)
-    landmarks, fresh = _draw_objects(4000, bend=20.0), _draw_objects(50, seed=2, bend=20.0)
+    landmarks, new_landmarks = _draw_objects(4000, bend=20.0), _draw_objects(50, seed=2, bend=20.0)
     points = (landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
-    expected = (fresh.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
+    expected = (new_landmarks.reshape(-1, 2 * K) @ matrix + constant).reshape(-1, L, 2)
     learned = fit_point_map(_make_examples(landmarks, points), make_empty_reference(), ridge=0.0)
-    assert np.abs(learned.predict(fresh, np.ones((50, K))) - expected).max() < 0.5
+    assert np.abs(learned.predict(new_landmarks, np.ones((50, K))) - expected).max() < 0.5
     assert np.abs(learned.weights - matrix).max() < 0.01
-    # The remaining error comes from the prior, which counts as three images. With fewer images, the prior
-    # matters more and the error is larger.
-    fewer = fit_point_map(_make_examples(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0)
-    assert np.abs(fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
+    # The remaining error comes from the prior, which has the weight of three images. With fewer images, the
+    # prior matters more and the error is larger.
+    from_fewer = fit_point_map(
+        _make_examples(landmarks[:400], points[:400]), make_empty_reference(), ridge=0.0
+    )
+    assert np.abs(from_fewer.weights - matrix).max() > 2 * np.abs(learned.weights - matrix).max()
 
 
-@pytest.mark.parametrize("reference", [make_empty_reference(), SHAPE])
-def test_mean_residual_is_zero(reference: FloatArray) -> None:
+@pytest.mark.parametrize("reference_shape", [make_empty_reference(), SHAPE], ids=["unaligned", "aligned"])
+def test_mean_residual_is_zero(reference_shape: FloatArray) -> None:
     """Residuals of a regression with a constant have mean zero; with alignment, only approximately."""
     landmarks = _draw_objects(7)
     points = np.einsum("lk,nkc->nlc", BLEND, landmarks) + np.random.default_rng(3).normal(0, 3, (7, L, 2))
-    learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)
+    learned = fit_point_map(_make_examples(landmarks, points), reference_shape, ridge=0.1)
     residual = learned.predict(landmarks, np.ones((7, K))) - points
-    assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference) == 0 else 3.0)
+    assert np.abs(residual.mean(axis=0)).max() < (1e-9 if len(reference_shape) == 0 else 3.0)
 
 
 def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
@@ -78,11 +82,11 @@ def test_with_one_image_points_follow_translation_rotation_and_scale() -> None:
     learned = fit_point_map(
         _make_examples(SHAPE[None], points), compute_mean_shape(SHAPE[None], np.ones((1, K))), ridge=0.1
     )
-    ones = np.ones((1, K))
-    assert np.abs(learned.predict(SHAPE[None], ones) - points).max() < 1e-9
+    full_scores = np.ones((1, K))
+    assert np.abs(learned.predict(SHAPE[None], full_scores) - points).max() < 1e-9
     change = (2.5, 0.6, (30.0, 250.0))
     expected = _transform(points, *change)
-    moved = learned.predict(_transform(SHAPE[None], *change), ones)
+    moved = learned.predict(_transform(SHAPE[None], *change), full_scores)
     assert np.abs(moved - expected).max() < 0.1  # not exact, because the alignment is slightly regularized
 
 
@@ -90,13 +94,13 @@ def test_with_one_image_a_point_follows_the_nearest_landmark() -> None:
     points = SHAPE[None, :1] + 1.0
     learned = fit_point_map(_make_examples(SHAPE[None], points), make_empty_reference(), ridge=0.1)
     start = learned.predict(SHAPE[None], np.ones((1, K)))
-    near, far = SHAPE.copy(), SHAPE.copy()
-    near[0] += 10
-    far[4] += 10
-    with_near = learned.predict(near[None], np.ones((1, K))) - start
-    with_far = learned.predict(far[None], np.ones((1, K))) - start
-    assert with_near.min() > 4
-    assert np.abs(with_far).max() < 2
+    nearest_moved, farthest_moved = SHAPE.copy(), SHAPE.copy()
+    nearest_moved[0] += 10
+    farthest_moved[4] += 10
+    shift_with_nearest = learned.predict(nearest_moved[None], np.ones((1, K))) - start
+    shift_with_farthest = learned.predict(farthest_moved[None], np.ones((1, K))) - start
+    assert shift_with_nearest.min() > 4
+    assert np.abs(shift_with_farthest).max() < 2
 
 
 def test_points_missing_in_some_images_are_fitted_on_the_other_images() -> None:
@@ -109,18 +113,20 @@ def test_points_missing_in_some_images_are_fitted_on_the_other_images() -> None:
     complete = _make_examples(landmarks, points)
     incomplete = MappingExamples(landmarks, complete.score, corrupted, visible, complete.group)
     learned = fit_point_map(incomplete, make_empty_reference(), ridge=0.1)
-    fresh = _draw_objects(3, seed=9)
-    predicted = learned.predict(fresh, np.ones((3, K)))
-    full = fit_point_map(complete, make_empty_reference(), ridge=0.1).predict(fresh, np.ones((3, K)))
-    part = fit_point_map(complete.select(np.arange(4)), make_empty_reference(), ridge=0.1).predict(
-        fresh, np.ones((3, K))
+    new_landmarks = _draw_objects(3, seed=9)
+    predicted = learned.predict(new_landmarks, np.ones((3, K)))
+    from_all_images = fit_point_map(complete, make_empty_reference(), ridge=0.1).predict(
+        new_landmarks, np.ones((3, K))
     )
-    np.testing.assert_allclose(predicted[:, 0], full[:, 0])
-    np.testing.assert_allclose(predicted[:, 1], part[:, 1])
+    from_four_images = fit_point_map(
+        complete.select(np.arange(4)), make_empty_reference(), ridge=0.1
+    ).predict(new_landmarks, np.ones((3, K)))
+    np.testing.assert_allclose(predicted[:, 0], from_all_images[:, 0])
+    np.testing.assert_allclose(predicted[:, 1], from_four_images[:, 1])
     assert np.isnan(predicted[:, 2]).all()
     assert learned.known_points().tolist() == [True, True, False]
     reordered = learned.select(np.array([1, 0]))
-    np.testing.assert_allclose(reordered.predict(fresh, np.ones((3, K))), predicted[:, [1, 0]])
+    np.testing.assert_allclose(reordered.predict(new_landmarks, np.ones((3, K))), predicted[:, [1, 0]])
 
 
 def test_mirror_images_teach_the_mirror_partner() -> None:
@@ -148,8 +154,8 @@ def test_the_mean_shape_of_rotated_and_scaled_copies_is_the_shape() -> None:
 def test_landmarks_all_in_one_place_give_finite_points() -> None:
     landmarks = np.full((2, K, 2), 50.0)
     points = np.full((2, L, 2), 60.0)
-    for reference in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
-        learned = fit_point_map(_make_examples(landmarks, points), reference, ridge=0.1)
+    for reference_shape in (make_empty_reference(), compute_mean_shape(landmarks, np.ones((2, K)))):
+        learned = fit_point_map(_make_examples(landmarks, points), reference_shape, ridge=0.1)
         np.testing.assert_allclose(learned.predict(landmarks, np.ones((2, K))), points)
 
 
@@ -157,11 +163,11 @@ def test_point_scores_follow_the_landmarks_with_the_most_influence() -> None:
     landmarks = _draw_objects(200, bend=20.0)
     points = landmarks[:, :2].copy()
     learned = fit_point_map(_make_examples(landmarks, points), make_empty_reference(), ridge=0.0)
-    score = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
-    scores = learned.point_scores(score)
-    assert scores[0, 0] > 0.8
-    assert scores[0, 1] < 0.2
-    np.testing.assert_allclose(scores[1], 0.3)
+    landmark_scores = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.3] * K])
+    point_scores = learned.point_scores(landmark_scores)
+    assert point_scores[0, 0] > 0.8
+    assert point_scores[0, 1] < 0.2
+    np.testing.assert_allclose(point_scores[1], 0.3)
 
 
 def test_arrays_of_different_lengths_raise() -> None:

@@ -27,9 +27,15 @@ _WHOLE = BatchSlice(0, 2, 2)  # a batch of two images in one process
 
 
 def _make_config(**settings: object) -> Config:
-    small = {"autolink.size": 32, "autolink.perceptual_size": 32, "network.channels": 16, "K": 4, "M": 4}
-    small |= {"network.norm_groups": 2, "network.depth": 1, "images.size": 64}
-    return override(preset("tiny"), {**small, **settings})
+    small_settings = {
+        "autolink.size": 32,
+        "autolink.perceptual_size": 32,
+        "network.channels": 16,
+        "K": 4,
+        "M": 4,
+    }
+    small_settings |= {"network.norm_groups": 2, "network.depth": 1, "images.size": 64}
+    return override(preset("tiny"), {**small_settings, **settings})
 
 
 def _make_generator(seed: int = 0) -> torch.Generator:
@@ -172,8 +178,8 @@ def test_patches_are_hidden_with_the_given_probability(masked: float) -> None:
 
 
 def test_processes_take_their_part_of_the_same_patches() -> None:
-    whole = random_patches(4, 0.5, BatchSlice(0, 6, 6), _make_generator())
-    assert torch.equal(random_patches(4, 0.5, BatchSlice(2, 5, 6), _make_generator()), whole[2:5])
+    all_patches = random_patches(4, 0.5, BatchSlice(0, 6, 6), _make_generator())
+    assert torch.equal(random_patches(4, 0.5, BatchSlice(2, 5, 6), _make_generator()), all_patches[2:5])
 
 
 def test_some_images_are_mirrored() -> None:

@@ -16,8 +16,8 @@ def test_processes_take_their_part_of_the_same_colors() -> None:
         changes = RandomChanges(Config(), part, torch.Generator().manual_seed(1))
         return changes.change_colors(images[part.start : part.stop])
 
-    whole = change_colors(BatchSlice(0, 6, 6))
-    assert not torch.allclose(whole, images, atol=0.01)
-    torch.testing.assert_close(change_colors(BatchSlice(3, 6, 6)), whole[3:])
-    assert float(whole.min()) >= 0
-    assert float(whole.max()) <= 1
+    all_changes = change_colors(BatchSlice(0, 6, 6))
+    assert not torch.allclose(all_changes, images, atol=0.01)
+    torch.testing.assert_close(change_colors(BatchSlice(3, 6, 6)), all_changes[3:])
+    assert float(all_changes.min()) >= 0
+    assert float(all_changes.max()) <= 1

@@ -63,9 +63,9 @@ def test_embeddings_that_follow_the_warp_have_no_loss() -> None:
     order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
     source = exchange(target[:, order], target.flip(1), sharpness=400.0)
     right = matching_loss(source, target, cells[order][None], cells, sharpness=400.0, power=0.5)
-    wrong = matching_loss(source, target, cells[None], cells, sharpness=400.0, power=0.5)
+    loss_with_wrong_match = matching_loss(source, target, cells[None], cells, sharpness=400.0, power=0.5)
     assert float(right) < 1e-6
-    assert float(wrong) > 0.5
+    assert float(loss_with_wrong_match) > 0.5
 
 
 def test_landmarks_are_where_embeddings_resemble_their_reference() -> None:

@@ -1,4 +1,7 @@
-"""Test Jakab et al. 2018: Gaussians, running means and losses against loops, and checkpoints."""
+"""Test Jakab et al. 2018: Gaussians, running means and losses against loops, and checkpoints.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -94,13 +97,13 @@ def test_target_reaches_the_generated_image_through_landmarks_only() -> None:
 
 def test_the_gain_of_the_head_spreads_the_first_landmarks() -> None:
     config = _make_config()
-    plain = _build_method(replace(config, jakab2018=replace(config.jakab2018, head_gain=1.0)))
+    plain_method = _build_method(replace(config, jakab2018=replace(config.jakab2018, head_gain=1.0)))
     scaled = _build_method(config)
-    weight, gain = plain.psi.head.last.weight, config.jakab2018.head_gain
+    weight, gain = plain_method.psi.head.last.weight, config.jakab2018.head_gain
     torch.testing.assert_close(scaled.psi.head.last.weight, gain * weight)
     with torch.no_grad():
         before, after = (
-            mean_positions(method.psi.distributions(_draw_images(0))) for method in (plain, scaled)
+            mean_positions(method.psi.distributions(_draw_images(0))) for method in (plain_method, scaled)
         )
     assert float(after.std(dim=1).mean()) > 2 * float(before.std(dim=1).mean())
 

@@ -45,10 +45,10 @@ def test_moments_equal_those_of_numpy() -> None:
     for image in range(2):
         for part in range(3):
             weights = maps[image, part].flatten().numpy().astype(np.float64)
-            mean = np.average(cells, axis=0, weights=weights)
-            covariance = np.cov(cells.T, aweights=weights, ddof=0)
-            np.testing.assert_allclose(means[image, part].numpy(), mean, atol=1e-5)
-            np.testing.assert_allclose(covariances[image, part].numpy(), covariance, atol=1e-5)
+            expected_mean = np.average(cells, axis=0, weights=weights)
+            expected_covariance = np.cov(cells.T, aweights=weights, ddof=0)
+            np.testing.assert_allclose(means[image, part].numpy(), expected_mean, atol=1e-5)
+            np.testing.assert_allclose(covariances[image, part].numpy(), expected_covariance, atol=1e-5)
 
 
 def test_bell_maps_equal_a_naive_loop() -> None:

@@ -54,8 +54,8 @@ def _draw_images(seed: int, size: int = 32) -> Tensor:
 
 
 def test_layers_match_torchvision(weights: dict[str, Tensor]) -> None:
-    own = Vgg16().state_dict()
-    assert {name: value.shape for name, value in own.items()} == {
+    own_weights = Vgg16().state_dict()
+    assert {name: value.shape for name, value in own_weights.items()} == {
         name: value.shape for name, value in weights.items() if name.startswith("features.")
     }
 
@@ -83,12 +83,12 @@ def test_maps_are_the_last_activation_of_each_block(vgg16_file: str, weights: di
 
 @pytest.mark.parametrize("problem", ["missing", "other shape"])
 def test_other_weights_are_refused(weights: dict[str, Tensor], tmp_path: Path, problem: str) -> None:
-    wrong = dict(weights)
-    del wrong["features.14.bias"]
+    wrong_weights = dict(weights)
+    del wrong_weights["features.14.bias"]
     if problem == "other shape":
-        wrong["features.14.bias"] = torch.zeros(7)
+        wrong_weights["features.14.bias"] = torch.zeros(7)
     path = tmp_path / "wrong.safetensors"
-    save_file(wrong, path)
+    save_file(wrong_weights, path)
     with pytest.raises(InputError) as refusal:
         load_perceptual_features(str(path), _CPU)
     message = str(refusal.value)

@@ -133,8 +133,12 @@ def test_a_method_beats_the_mean_shape(method: Method, tmp_path: Path) -> None:
         _write_discs(tmp_path / name, count, seed)
     run = tmp_path / "run"
     # QUICK sets the depth of the hourglass. A method with a depth of its own must keep it.
-    own = {name: value for name, value in settings_of_method(method).items() if name == "network.depth"}
-    _discover(tmp_path / "train" / "images", run, method, _ITERATIONS.get(method, 200), _LEARNING | own)
+    own_settings = {
+        name: value for name, value in settings_of_method(method).items() if name == "network.depth"
+    }
+    _discover(
+        tmp_path / "train" / "images", run, method, _ITERATIONS.get(method, 200), _LEARNING | own_settings
+    )
     inputs = EvaluationInputs(
         tmp_path / "test" / "images",
         tmp_path / "test" / "labels.json",
@@ -189,11 +193,11 @@ def test_frames_are_paired_within_their_video() -> None:
     video = np.array([-1, 3, 3, 3, 5, 5])
     find_others = _plan_frame_pairs(video, seed=0)  # row 0 is a still image
     rows = np.arange(6).repeat(50)
-    others = find_others(rows, 7)
-    assert (video[others] == video[rows]).all()
-    assert (others[rows == 0] == 0).all()
-    assert set(others[rows == 1]) == {1, 2, 3}
-    assert np.array_equal(others, find_others(rows, 7))
+    other_rows = find_others(rows, 7)
+    assert (video[other_rows] == video[rows]).all()
+    assert (other_rows[rows == 0] == 0).all()
+    assert set(other_rows[rows == 1]) == {1, 2, 3}
+    assert np.array_equal(other_rows, find_others(rows, 7))
 
 
 def test_other_methods_refuse_features_and_an_automatic_number_of_landmarks() -> None:

@@ -38,9 +38,9 @@ def test_pixels_of_a_warped_image_come_from_the_warped_positions() -> None:
 
 
 def test_processes_take_their_part_of_the_same_warps() -> None:
-    whole = random_warps(Methods(), BatchSlice(0, 6, 6), _make_generator())
+    all_warps = random_warps(Methods(), BatchSlice(0, 6, 6), _make_generator())
     part = random_warps(Methods(), BatchSlice(2, 5, 6), _make_generator())
-    assert torch.equal(part.weight, whole.weight[2:5])
+    assert torch.equal(part.weight, all_warps.weight[2:5])
 
 
 def test_the_shift_setting_is_a_standard_deviation() -> None:

@@ -2,6 +2,8 @@
 
 The checks run on CUDA. On the CPU, they run in Triton's interpreter:
 `TRITON_INTERPRET=1 python -m tests.model.kernel_checks`.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations
@@ -102,9 +104,9 @@ def check_block(device: str) -> None:
             norms, convs = [*norms, module.skip[0]], [*convs, module.skip[2]]  # type: ignore[index]
         weights = [conv.weight for conv in convs]
         norm_parameters = [p for layer in norms for p in (layer.weight, layer.bias)]
-        plain = PlainNetworkOps().residual_block(module, x)
+        plain_result = PlainNetworkOps().residual_block(module, x)
         tensors = (x, *weights, *norm_parameters)
-        _assert_same_gradients(block(x, groups, weights, norm_parameters), plain, tensors, 5e-4)
+        _assert_same_gradients(block(x, groups, weights, norm_parameters), plain_result, tensors, 5e-4)
         if inputs != outputs:
             pooled = PlainNetworkOps().pooled_block(module, x)
             ours = block(x, groups, weights, norm_parameters, pooled=True)
@@ -114,17 +116,17 @@ def check_block(device: str) -> None:
 def check_pool(device: str) -> None:
     x, coarse = _draw_map(2, 16, 8, 8, device=device), _draw_map(2, 16, 4, 4, device=device)
     _assert_same_gradients(pool.identity_and_pool(x), (x * 1, F.avg_pool2d(x, 2)), (x,), 1e-5)
-    plain = x + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
-    _assert_same_gradients(pool.upsample_add(x, coarse), plain, (x, coarse), 1e-5)
+    expected = x + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
+    _assert_same_gradients(pool.upsample_add(x, coarse), expected, (x, coarse), 1e-5)
 
 
 def check_stem(device: str) -> None:
     images = torch.rand(2, 3, 32, 32, device=device)
     weight = torch.randn(16, 3, 7, 7, device=device).requires_grad_()
     for layout in (images, images.to(memory_format=CHANNELS_LAST)):
-        plain = F.conv2d(images - 0.5, weight, None, 2, 3)
+        expected = F.conv2d(images - 0.5, weight, None, 2, 3)
         tolerance = 1e-4 if device == "cuda" else 1e-5
-        _assert_same_gradients(stem.stem_conv(layout, weight), plain, (weight,), tolerance)
+        _assert_same_gradients(stem.stem_conv(layout, weight), expected, (weight,), tolerance)
 
 
 def check_sample(device: str) -> None:
@@ -152,11 +154,11 @@ def check_warp(device: str) -> None:
     changes, noise = random_color_changes(count, settings, generator), random_noise(count, size, generator)
     borders: tuple[BorderColor, ...] = ("repeated", "black")
     for border in borders:
-        plain = PlainAugmentOps().augment(pixels, matrix, changes, noise, border)
+        plain_result = PlainAugmentOps().augment(pixels, matrix, changes, noise, border)
         ours = FusedAugmentOps().augment(pixels, matrix, changes, noise, border)
         # Rounding may put a sample on either side of a pixel border; both sides give nearly the same value.
-        assert (ours - plain).abs().max() < 2e-3
-        _assert_close(ours, plain, 1e-4)
+        assert (ours - plain_result).abs().max() < 2e-3
+        _assert_close(ours, plain_result, 1e-4)
 
 
 class _SequentialExecution(FusedExecution):
@@ -189,7 +191,7 @@ def check_network(device: str) -> None:
 
     confidence, descriptors, total = run_phi()
     total.backward()  # type: ignore[no-untyped-call]
-    plain = {
+    plain_results = {
         name: parameter.grad.clone()
         for name, parameter in phi.named_parameters()
         if parameter.grad is not None
@@ -210,7 +212,7 @@ def check_network(device: str) -> None:
         leaf = copies.get(parameter, parameter)
         assert leaf.grad is not None, name
         # Gradients of single layers in bf16 differ by several percent, but their direction must agree.
-        gradient, expected = leaf.grad.float().flatten(), plain[name].flatten()
+        gradient, expected = leaf.grad.float().flatten(), plain_results[name].flatten()
         cosine = F.cosine_similarity(gradient, expected, dim=0)
         assert cosine > 0.95 or expected.norm() < 1e-6, f"{name}: cosine {float(cosine):.3f}"
 

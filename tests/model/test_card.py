@@ -1,4 +1,7 @@
-"""Test model cards: reading and writing, older and invalid files, colors, hidden landmarks."""
+"""Test model cards: reading and writing, older and invalid files, colors, hidden landmarks.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_a_user_can_give_a_partner_to_a_landmark_without_one() -> None:
     assert visible_card(replace(card, hidden=(0,))).unpaired == (1,)
 
 
-def test_landmarks_are_not_averaged_with_a_partner_that_the_detector_has_not_learned() -> None:
+def test_landmarks_are_averaged_only_with_learned_partners() -> None:
     card = replace(CARD, trained_mirror=CARD.mirror)
     assert landmarks_without_partner(card) == []
     separated = replace(card, mirror=(0, 1, 2), confirmed=(0,))
@@ -127,14 +130,16 @@ def test_colors_are_chosen_by_the_user_or_from_the_palette() -> None:
 def test_a_detector_predicts_hidden_landmarks_and_keeps_its_fingerprint() -> None:
     torch.manual_seed(0)
     psi = Psi(NETWORK, 3)
-    plain, edited = Detector(psi, CARD), Detector(psi, EDITED)
+    original_detector, edited_detector = Detector(psi, CARD), Detector(psi, EDITED)
     image = np.random.default_rng(0).integers(0, 255, (80, 60, 3), dtype=np.uint8)
-    found = edited(image)
+    found = edited_detector(image)
     assert found.names == ("x", "y", "z")
-    np.testing.assert_array_equal(found.xy, plain(image).xy)
-    assert visible_landmarks(edited.card) == [0, 1]
-    assert detector_fingerprint(edited) == detector_fingerprint(plain), "maps and ONNX files stay valid"
+    np.testing.assert_array_equal(found.xy, original_detector(image).xy)
+    assert visible_landmarks(edited_detector.card) == [0, 1]
+    assert detector_fingerprint(edited_detector) == detector_fingerprint(original_detector), (
+        "maps and ONNX files stay valid"
+    )
     other_mirror = Detector(psi, replace(CARD, mirror=(0, 1, 2)))
-    assert detector_fingerprint(other_mirror) != detector_fingerprint(plain), (
+    assert detector_fingerprint(other_mirror) != detector_fingerprint(original_detector), (
         "landmarks move, so these files are invalid"
     )

@@ -1,4 +1,7 @@
-"""Compare GroupNorm and ReLU on a CPU, and the networks that use them, with torch's own operations."""
+"""Compare GroupNorm and ReLU on a CPU, and the networks that use them, with torch's own operations.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +73,12 @@ def test_predictions_are_those_of_plain_torch() -> None:
         assert torch.equal(found, psi(images))
 
 
-def train(config: Config, feed: PixelFeed, steps: int, plain: bool) -> list[float]:
+def train(config: Config, feed: PixelFeed, steps: int, is_plain: bool) -> list[float]:
     """Train Stage 2 on random labels; return the loss of every step."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     state, task = step_timing._build_stage2(config, feed, config.K, generator)
-    if plain:
+    if is_plain:
         state.network.backend = create_plain_backend()
     losses: list[float] = []
     run_phase(

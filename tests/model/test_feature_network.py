@@ -1,4 +1,7 @@
-"""Test networks on a pretrained encoder: heatmaps, positions, weights files and model cards."""
+"""Test networks on a pretrained encoder: heatmaps, positions, weights files and model cards.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

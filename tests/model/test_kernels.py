@@ -1,4 +1,7 @@
-"""Test Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training."""
+"""Test Triton kernels: in Triton's interpreter without a GPU, on the GPU, and in training.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -142,8 +145,8 @@ def test_the_fused_backend_learns_like_plain_float32(monkeypatch: pytest.MonkeyP
     pixels, table = _make_data(512, 256, 30)
     changes = {"runtime.log_every": 1, "runtime.checkpoint_every": 10_000}
     fast = override(preset("fast"), changes)
-    plain = override(fast, {"runtime.kernels": "plain", "runtime.precision": "fp32"})
-    ours, theirs = (_prepare_training(config, pixels, table)[1](300) for config in (fast, plain))
+    plain_config = override(fast, {"runtime.kernels": "plain", "runtime.precision": "fp32"})
+    ours, theirs = (_prepare_training(config, pixels, table)[1](300) for config in (fast, plain_config))
     difference = ours / theirs - 1
     means = ours.reshape(-1, 25).mean(1) / theirs.reshape(-1, 25).mean(1) - 1
     print(
@@ -240,12 +243,12 @@ def test_landmarks_match_those_of_float32() -> None:
             state.optimizer.step()
     mirror = tuple(range(8))
     names = tuple(f"landmark_{index}" for index in mirror)
-    plain = Psi(config.network, 8)
-    plain.load_state_dict(psi.state_dict())
+    plain_network = Psi(config.network, 8)
+    plain_network.load_state_dict(psi.state_dict())
     for refine in get_args(PeakMethod):
         card = ModelCard(names, mirror, (), config.images, config.network, refine, True, {})
         ours = Detector(psi, card, "cuda").locate(pixels[:16])
-        theirs = Detector(plain, card, "cpu").locate(pixels[:16].cpu())
+        theirs = Detector(plain_network, card, "cpu").locate(pixels[:16].cpu())
         distance = (ours.xy.cpu() - theirs.xy).norm(dim=-1)
         print(
             f"{refine}: median {distance.median():.4f}, 95th percentile {distance.quantile(0.95):.4f} pixels"

@@ -113,12 +113,12 @@ def test_contrastive_loss_with_different_cluster_negatives_matches_a_loop(seed: 
         and views["label_b"][image, j] >= 0
         and views["label_a"][image, i] != views["label_b"][image, j]
     ]
-    positives = _list_positive_distances(views)
+    positive_distances = _list_positive_distances(views)
     arguments = (views["label_a"], views["label_b"], views["valid_a"], views["valid_b"])
-    across = losses.squared_distances(views["a"], views["b"])
+    squared_distance = losses.squared_distances(views["a"], views["b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    ours = _compute_contrastive_loss(across, positive, across, negative, Loss())
-    expected = (sum(positives) + sum(hinges)) / (len(positives) + len(hinges))
+    ours = _compute_contrastive_loss(squared_distance, positive, squared_distance, negative, Loss())
+    expected = (sum(positive_distances) + sum(hinges)) / (len(positive_distances) + len(hinges))
     assert ours.item() == pytest.approx(expected, abs=1e-5)
 
 
@@ -146,17 +146,17 @@ def test_the_hinge_on_distances_of_vectors_of_any_length_matches_a_loop(seed: in
 
 def test_the_gradient_of_a_hinge_on_equal_descriptors_is_finite() -> None:
     a = torch.ones(1, 1, 4, requires_grad=True)
-    squared, one = losses.squared_distances(a, a.detach()), torch.ones(1, 1, 1)
-    losses.contrastive_loss(squared, 0 * one, squared, one, Loss(hinge="distance")).backward()
+    squared, is_positive = losses.squared_distances(a, a.detach()), torch.ones(1, 1, 1)
+    losses.contrastive_loss(squared, 0 * is_positive, squared, is_positive, Loss(hinge="distance")).backward()
     assert a.grad is not None
     assert a.grad.isfinite().all()
 
 
 def test_the_loss_without_pairs_is_zero() -> None:
-    ones, no_pairs = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
+    distances, no_pairs = torch.ones(1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.bool)
     for average in ("together", "apart"):
         settings = Loss(average=average)  # type: ignore[arg-type]
-        assert _compute_contrastive_loss(ones, no_pairs, ones, no_pairs, settings).item() == 0
+        assert _compute_contrastive_loss(distances, no_pairs, distances, no_pairs, settings).item() == 0
 
 
 class _OneOfTwo(ProcessGroup):
@@ -172,18 +172,22 @@ class _OneOfTwo(ProcessGroup):
 def test_the_mean_over_processes_is_the_loss_of_a_single_process(average: str) -> None:
     views = _make_views(3)
     settings = Loss(average=average, negative_weight=3.0)  # type: ignore[arg-type]
-    across = losses.squared_distances(views["a"], views["b"])
+    squared_distance = losses.squared_distances(views["a"], views["b"])
     arguments = (views["label_a"], views["label_b"], views["valid_a"], views["valid_b"])
     positive, negative = losses.positive_pairs(*arguments), losses.negatives_different_cluster(*arguments)
-    whole = _compute_contrastive_loss(across, positive, across, negative, settings)
+    whole_loss = _compute_contrastive_loss(squared_distance, positive, squared_distance, negative, settings)
     parts = []
     for rows, others in ((slice(0, 1), slice(1, B)), (slice(1, B), slice(0, 1))):
         group = _OneOfTwo(0, 2)
         counts = torch.stack([positive[others].sum(), negative[others].sum()]).float()
         object.__setattr__(group, "other", {"counts": counts})
         weights = losses.pair_weights(positive[rows], negative[rows], settings, group)
-        parts.append(losses.contrastive_loss(across[rows], weights[0], across[rows], weights[1], settings))
-    assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), abs=1e-6)
+        parts.append(
+            losses.contrastive_loss(
+                squared_distance[rows], weights[0], squared_distance[rows], weights[1], settings
+            )
+        )
+    assert torch.stack(parts).mean().item() == pytest.approx(whole_loss.item(), abs=1e-6)
 
 
 def test_detector_loss_is_the_mean_squared_error() -> None:

@@ -1,4 +1,7 @@
-"""Test networks: number of parameters, shapes, and the initialization of Psi from Phi."""
+"""Test networks: number of parameters, shapes, and the initialization of Psi from Phi.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

@@ -29,19 +29,19 @@ VIEWS = ["--views", "top=0,0,64,64", "bottom=0,64,64,64"]
 
 
 @pytest.fixture(scope="module")
-def mirrored(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_view_folder(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of images whose lower half is another view: the upper half upside down, in other colors."""
     folder = tmp_path_factory.mktemp("mirrored")
     for index, image in enumerate(scene.images[:12]):
-        both = np.concatenate([image, 255 - image[::-1]])
-        cv2.imwrite(str(folder / f"{index:03d}.png"), both[..., ::-1])
+        two_views = np.concatenate([image, 255 - image[::-1]])
+        cv2.imwrite(str(folder / f"{index:03d}.png"), two_views[..., ::-1])
     return folder
 
 
 @pytest.fixture(scope="module")
-def run(mirrored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(two_view_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("views") / "run"
-    assert selfmark("discover", mirrored, "-o", output, *VIEWS, *QUICK_OPTIONS) == 0
+    assert selfmark("discover", two_view_folder, "-o", output, *VIEWS, *QUICK_OPTIONS) == 0
     return output
 
 
@@ -62,18 +62,18 @@ def test_unusable_views_are_refused(texts: list[str], message: str) -> None:
         parse_views(texts)
 
 
-def test_views_may_touch_but_not_leave_the_image(mirrored: Path) -> None:
-    refs = [ImageRef(path) for path in sorted(mirrored.iterdir())]
+def test_views_may_touch_but_not_leave_the_image(two_view_folder: Path) -> None:
+    refs = [ImageRef(path) for path in sorted(two_view_folder.iterdir())]
     require_views_inside_all(parse_views(["a=0,0,64,64", "b=0,64,64,64"]), refs)
     with pytest.raises(InputError, match=r"'b' \(0,64,64,65\) is not inside .*, which has 64 x 128 pixels"):
         require_views_inside_all(parse_views(["a=0,0,64,64", "b=0,64,64,65"]), refs)
 
 
 def test_views_need_a_single_process(
-    mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    two_view_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert selfmark("discover", mirrored, "-o", tmp_path / "run", *VIEWS, "--device=cpu") == 2
+    assert selfmark("discover", two_view_folder, "-o", tmp_path / "run", *VIEWS, "--device=cpu") == 2
     assert "start selfmark without torchrun" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -95,9 +95,11 @@ def test_merged_cards_have_the_landmarks_of_all_views() -> None:
     assert merge_cards(["a", "b"], [first, replace(second, trust=(), verdict=None)]).trust == ()
 
 
-def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, tmp_path: Path) -> None:
+def test_the_landmarks_of_two_views_are_in_one_table(
+    run: Path, two_view_folder: Path, tmp_path: Path
+) -> None:
     assert read_views(run) == (View("top", (0, 0, 64, 64)), View("bottom", (0, 64, 64, 64)))
-    assert selfmark("predict", run, mirrored, "-o", tmp_path / "out", "--device=cpu", "--draw") == 0
+    assert selfmark("predict", run, two_view_folder, "-o", tmp_path / "out", "--device=cpu", "--draw") == 0
     with open(tmp_path / "out" / "landmarks.csv", newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert len(rows) == 12 * 8
@@ -108,7 +110,7 @@ def test_the_landmarks_of_two_views_are_in_one_table(run: Path, mirrored: Path, 
     for number, view in enumerate(read_views(run)):
         detector = Detector.load(run / view.name)
         box = view.box
-        refs = [ImageRef(path, box=box) for path in sorted(mirrored.iterdir())]
+        refs = [ImageRef(path, box=box) for path in sorted(two_view_folder.iterdir())]
         (batch,) = detector.predict(refs)
         xy = np.array([(float(row["x"]), float(row["y"])) for row in rows]).reshape(12, 2, 4, 2)[:, number]
         np.testing.assert_allclose(xy, batch.landmarks.xy, atol=1e-3)
@@ -151,9 +153,9 @@ def test_frames_without_all_views_are_reported(
 
 
 def test_the_detector_of_one_view_warns_about_uncropped_images(
-    run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, two_view_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["predict", run / "bottom", next(mirrored.iterdir()), "--device=cpu"]
+    command = ["predict", run / "bottom", next(two_view_folder.iterdir()), "--device=cpu"]
     assert selfmark(*command, "-o", tmp_path / "whole") == 0
     note = capsys.readouterr().err
     assert f"{run / 'bottom'} was trained on the part 0,64,64,64 of every image" in note
@@ -162,9 +164,9 @@ def test_the_detector_of_one_view_warns_about_uncropped_images(
     assert "was trained on the part" not in capsys.readouterr().err
 
 
-def test_a_run_with_views_is_loaded_in_python(run: Path, mirrored: Path, tmp_path: Path) -> None:
+def test_a_run_with_views_is_loaded_in_python(run: Path, two_view_folder: Path, tmp_path: Path) -> None:
     detector = selfmark_package.load(run)
-    files = sorted(mirrored.iterdir())[:3]
+    files = sorted(two_view_folder.iterdir())[:3]
     points = detector([str(path) for path in files])
     assert points.xy.shape == (3, 8, 2)
     arrays = [cv2.imread(str(path))[..., ::-1] for path in files]
@@ -177,9 +179,9 @@ def test_a_run_with_views_is_loaded_in_python(run: Path, mirrored: Path, tmp_pat
         selfmark_package.load(run, mapped=True)
 
 
-def _write_labels(mirrored: Path, path: Path) -> None:
+def _write_labels(two_view_folder: Path, path: Path) -> None:
     """Annotate two points in the upper view and one in the lower view of every image."""
-    names = sorted(image.name for image in mirrored.iterdir())
+    names = sorted(image.name for image in two_view_folder.iterdir())
     points = [[10 + i, 20, 2, 40, 30 + i, 2, 12 + i, 90 + i, 2] for i in range(len(names))]
     images = [{"id": i, "file_name": name, "width": 64, "height": 128} for i, name in enumerate(names)]
     annotations = [
@@ -191,12 +193,12 @@ def _write_labels(mirrored: Path, path: Path) -> None:
 
 
 def test_evaluate_and_report_write_the_results_of_every_view(
-    run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, two_view_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = tmp_path / "labels.json"
-    _write_labels(mirrored, labels)
+    _write_labels(two_view_folder, labels)
     options = ["--labels", labels, "--normalizer=bbox", "--device=cpu", "-o", tmp_path / "out"]
-    assert selfmark("evaluate", run, mirrored, *options) == 0
+    assert selfmark("evaluate", run, two_view_folder, *options) == 0
     for name, points in (("top", ["nose", "tail"]), ("bottom", ["nose_below"])):
         metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
         assert metrics["points"] == points
@@ -204,7 +206,7 @@ def test_evaluate_and_report_write_the_results_of_every_view(
     printed = capsys.readouterr()
     assert "view top:" in printed.out
     assert "12 of 36 points are outside the crop" in printed.err
-    assert selfmark("evaluate", run, mirrored, "--device=cpu", "-o", tmp_path / "unlabeled") == 0
+    assert selfmark("evaluate", run, two_view_folder, "--device=cpu", "-o", tmp_path / "unlabeled") == 0
     written = json.loads((run / "top" / "metrics.json").read_text())["unlabelled"]
     evaluated = json.loads((tmp_path / "unlabeled" / "top" / "metrics.json").read_text())["unlabelled"]
     assert evaluated["trust"] == pytest.approx(written["trust"], abs=1e-3), "the same crops as in training"
@@ -221,11 +223,11 @@ def test_export_writes_one_file_for_every_view(run: Path, tmp_path: Path) -> Non
 
 
 def test_check_reports_and_draws_every_view(
-    mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    two_view_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("selfmark.inspection.run_estimate.MEASURED_SECONDS", 0.0)
     views = ["--views", "top=0,0,64,64", "low=0,64,64,32"]
-    assert selfmark("check", mirrored, *views, *QUICK_OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
+    assert selfmark("check", two_view_folder, *views, *QUICK_OPTIONS, "--recipe=upright", "-o", tmp_path) == 0
     printed = capsys.readouterr().out
     assert "the network sees squares of 64 pixels, resized to" in printed
     assert "the network sees 64 x 32 pixels of each, stretched to" in printed
@@ -254,7 +256,9 @@ def test_labels_outside_a_crop_are_left_out() -> None:
         crop_objects(truth, (50, 50, 9, 9))
 
 
-def test_views_that_were_not_started_get_the_options_of_the_others(mirrored: Path, tmp_path: Path) -> None:
+def test_views_that_were_not_started_get_the_options_of_the_others(
+    two_view_folder: Path, tmp_path: Path
+) -> None:
     """The first view is interrupted; the second one starts when the command is repeated."""
     started: list[tuple[str, bool, object]] = []
 
@@ -266,9 +270,9 @@ def test_views_that_were_not_started_get_the_options_of_the_others(mirrored: Pat
             raise KeyboardInterrupt
 
     def start(resume: bool, settings: dict[str, int], **options: object) -> None:
-        given = {"images": [str(mirrored)], "--set": settings} | options
+        given = {"images": [str(two_view_folder)], "--set": settings} | options
         views = () if resume else parse_views(VIEWS[1:])
-        discover_views([mirrored], views, tmp_path / "run", 1, resume, settings, given, discover_view)
+        discover_views([two_view_folder], views, tmp_path / "run", 1, resume, settings, given, discover_view)
 
     with pytest.raises(KeyboardInterrupt):
         start(False, {"M": 8}, **{"--preset": "tiny"})
@@ -282,23 +286,23 @@ def test_views_that_were_not_started_get_the_options_of_the_others(mirrored: Pat
 
 
 def test_unsuitable_commands_and_options_are_refused_in_one_line(
-    run: Path, mirrored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, two_view_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = [
-        ["evaluate", run, mirrored, "--crop=0,0,9,9"],
+        ["evaluate", run, two_view_folder, "--crop=0,0,9,9"],
         ["name", run],
         ["correct", run],
         ["refine", run],
-        ["map", run, "--labels", mirrored / "000.png"],
-        ["check", mirrored, "--crop=0,0,9,9", *VIEWS, "-o", tmp_path / "new"],
-        ["check", mirrored, "--views", "a=0,0,64,64", "b=0,64,65,64", "-o", tmp_path / "new"],
-        ["predict", run, mirrored, "--crop=0,0,9,9", "-o", tmp_path / "out"],
-        ["predict", run, mirrored, "--views", "a=0,0,9,9", "b=9,0,9,9", "-o", tmp_path / "out"],
-        ["predict", run / "top", mirrored, *VIEWS, "-o", tmp_path / "out"],
-        ["discover", mirrored, "-o", run, *VIEWS],
-        ["discover", mirrored, "-o", tmp_path / "new", "--views", "a=0,0,64,64", "b=0,60,64,64"],
-        ["discover", mirrored, "-o", tmp_path / "new", "--views", "a=0,0,64,64", "b=0,64,65,64"],
-        ["discover", mirrored, "-o", tmp_path / "new", "--crop=0,0,9,9", *VIEWS],
+        ["map", run, "--labels", two_view_folder / "000.png"],
+        ["check", two_view_folder, "--crop=0,0,9,9", *VIEWS, "-o", tmp_path / "new"],
+        ["check", two_view_folder, "--views", "a=0,0,64,64", "b=0,64,65,64", "-o", tmp_path / "new"],
+        ["predict", run, two_view_folder, "--crop=0,0,9,9", "-o", tmp_path / "out"],
+        ["predict", run, two_view_folder, "--views", "a=0,0,9,9", "b=9,0,9,9", "-o", tmp_path / "out"],
+        ["predict", run / "top", two_view_folder, *VIEWS, "-o", tmp_path / "out"],
+        ["discover", two_view_folder, "-o", run, *VIEWS],
+        ["discover", two_view_folder, "-o", tmp_path / "new", "--views", "a=0,0,64,64", "b=0,60,64,64"],
+        ["discover", two_view_folder, "-o", tmp_path / "new", "--views", "a=0,0,64,64", "b=0,64,65,64"],
+        ["discover", two_view_folder, "-o", tmp_path / "new", "--crop=0,0,9,9", *VIEWS],
     ]
     for command in commands:
         capsys.readouterr()

@@ -129,8 +129,8 @@ def test_other_sites_cannot_write(shared_server: ToyServer, headers: dict[str, s
 
 
 def test_own_page_can_write(toy: ToyServer) -> None:
-    own = {**WRITE_HEADERS, "origin": toy.origin, "sec-fetch-site": "same-origin"}
-    assert toy.client.post("/api/edits", json=RENAME, headers=own).status_code == 200
+    own_headers = {**WRITE_HEADERS, "origin": toy.origin, "sec-fetch-site": "same-origin"}
+    assert toy.client.post("/api/edits", json=RENAME, headers=own_headers).status_code == 200
     assert read_names(toy)[0] == "nose"
 
 
@@ -142,8 +142,8 @@ def test_other_methods_cannot_write(shared_server: ToyServer, method: str) -> No
 
 
 def test_large_requests_are_rejected(toy: ToyServer) -> None:
-    large = json.dumps({"edits": [], "x": "y" * MAX_BODY_BYTES})
-    assert toy.client.post("/api/edits", content=large, headers=WRITE_HEADERS).status_code == 413
+    large_body = json.dumps({"edits": [], "x": "y" * MAX_BODY_BYTES})
+    assert toy.client.post("/api/edits", content=large_body, headers=WRITE_HEADERS).status_code == 413
     head = {**get_cookie_header(toy), **WRITE_HEADERS, "content-type": "application/json"}
     assert send_raw(toy, "POST", "/api/edits", {**head, "content-length": "99999999999"})[0] == 413
     assert send_raw(toy, "POST", "/api/edits", {**head, "content-length": "-5"})[0] in (0, 400, 413)

@@ -45,15 +45,15 @@ edits = st.one_of(
 
 @given(st.lists(edits, max_size=12), edits)
 def test_every_edit_can_be_undone(before: list[Correction], edit: Correction) -> None:
-    hidden = (4,)
+    hidden_landmarks = (4,)
     state = ImageCorrection()
     for earlier in before:
-        state = apply_correction(state, earlier, PREDICTED, hidden)
-    after = apply_correction(state, edit, PREDICTED, hidden)
-    assert apply_correction(after, invert_correction(state, edit), PREDICTED, hidden) == state
+        state = apply_correction(state, earlier, PREDICTED, hidden_landmarks)
+    after = apply_correction(state, edit, PREDICTED, hidden_landmarks)
+    assert apply_correction(after, invert_correction(state, edit), PREDICTED, hidden_landmarks) == state
     assert corrections_from_json(corrections_to_json([edit])) == [edit]
     if after.done:  # then every landmark that is not hidden has a place or is absent
-        assert set(after.places) | after.absent >= set(range(K)) - set(hidden)
+        assert set(after.places) | after.absent >= set(range(K)) - set(hidden_landmarks)
     assert not set(after.places) & after.absent, "no absent landmark has a place"
 
 
@@ -117,14 +117,14 @@ def test_uncertain_images_with_distinct_poses_are_chosen_first() -> None:
     score = rng.uniform(0.4, 0.9, (30, K))
     score[[4, 8, 12]] = 0.1  # one image of each pose
     sides = np.full(30, 100.0)
-    nothing = np.array([], dtype=np.int64)
-    first = choose_for_correction(xy, score, sides, 3, nothing)
+    no_rows = np.array([], dtype=np.int64)
+    first = choose_for_correction(xy, score, sides, 3, no_rows)
     assert set(first) == {4, 8, 12}
-    later = choose_for_correction(xy, score, sides, 100, np.array(first))
-    assert sorted(later) == sorted(set(range(30)) - set(first)), (
+    next_rows = choose_for_correction(xy, score, sides, 100, np.array(first))
+    assert sorted(next_rows) == sorted(set(range(30)) - set(first)), (
         "all images that were not shown first, each once"
     )
-    assert {row % 3 for row in choose_for_correction(xy, np.ones((30, K)), sides, 3, nothing)} == {0, 1, 2}
+    assert {row % 3 for row in choose_for_correction(xy, np.ones((30, K)), sides, 3, no_rows)} == {0, 1, 2}
 
 
 def test_begun_images_come_first_and_finished_ones_last(tmp_path: Path) -> None:

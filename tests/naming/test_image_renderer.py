@@ -36,13 +36,13 @@ def test_small_object_in_a_large_photo_is_shown_in_full_resolution(tmp_path: Pat
     shown = show_image(path, (3000, 1500), [2000.0, 1000.0, 100.0, 100.0], [2049.5, 1049.5])
     renderer = ImageRenderer(shown, 200.0)
     assert renderer.view(0) == (1992, 992, 2108, 1108)
-    large = Image.open(io.BytesIO(renderer.large(0)))
-    assert large.size == (116, 116), "full resolution"
+    large_image = Image.open(io.BytesIO(renderer.large(0)))
+    assert large_image.size == (116, 116), "full resolution"
     crop = np.asarray(Image.open(io.BytesIO(renderer.crop(0, 0)))).astype(int)
     center = np.argwhere(crop.min(axis=2) > 190).mean(axis=0)
     assert np.abs(center - CROP_SIDE / 2).max() < 3
-    whole = show_image(path, (3000, 1500), [0.0, -750.0, 3000.0, 3000.0], [2049.5, 1049.5])
-    assert max(Image.open(io.BytesIO(ImageRenderer(whole, 200.0).large(0))).size) == LARGE_SIDE
+    whole_image = show_image(path, (3000, 1500), [0.0, -750.0, 3000.0, 3000.0], [2049.5, 1049.5])
+    assert max(Image.open(io.BytesIO(ImageRenderer(whole_image, 200.0).large(0))).size) == LARGE_SIDE
 
 
 def test_photo_with_exif_rotation_is_shown_upright(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def find_problems(visited: Visit) -> list[str]:
 
 
 @pytest.fixture
-def trained(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
+def trained_server(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
     """Serve the naming page of a trained run with K = 4."""
     folder = tmp_path / "cats"
     shutil.copytree(quick_run, folder)
@@ -97,12 +97,12 @@ def trained(quick_run: Path, tmp_path: Path) -> Iterator[ToyServer]:
 
 
 def test_edits_appear_in_exports_and_report(
-    browser: Any, trained: ToyServer, photos: Path, tmp_path: Path
+    browser: Any, trained_server: ToyServer, photos: Path, tmp_path: Path
 ) -> None:
-    before = read_card_of(trained)
-    with visit(browser, trained.address) as visited:
+    before = read_card_of(trained_server)
+    with visit(browser, trained_server.address) as visited:
         page = wait_until_ready(visited)
-        assert page.url == f"{trained.origin}/", "the token must not stay in the address"
+        assert page.url == f"{trained_server.origin}/", "the token must not stay in the address"
         select(page, 0)
         page.fill("#name", "left ear")
         act_and_wait(page, lambda: page.press("#name", "Enter"))
@@ -124,7 +124,7 @@ def test_edits_appear_in_exports_and_report(
         texts = page.locator(".entry .name").all_inner_texts()
         assert texts == ["left ear", "right ear", "landmark_2", "landmark_3"]
         assert find_problems(visited) == []
-    card = read_card_of(trained)
+    card = read_card_of(trained_server)
     assert card.names == ("left ear", "right ear", "landmark_2", "landmark_3")
     assert card.mirror[:2] == (1, 0)
     assert set(card.skeleton) == {(0, 1), (0, 3)}
@@ -134,17 +134,17 @@ def test_edits_appear_in_exports_and_report(
 
     shown = ["left ear", "right ear", "landmark_3"]
     out = tmp_path / "out"
-    assert selfmark("predict", trained.folder, photos, "-o", out, "--device=cpu") == 0
+    assert selfmark("predict", trained_server.folder, photos, "-o", out, "--device=cpu") == 0
     with open(out / "landmarks.csv", newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert [row["landmark"] for row in rows] == shown * 24
-    assert selfmark("predict", trained.folder, photos, "-o", out, "--format=coco", "--device=cpu") == 0
+    assert selfmark("predict", trained_server.folder, photos, "-o", out, "--format=coco", "--device=cpu") == 0
     (category,) = json.loads((out / "landmarks.json").read_text())["categories"]
     assert category["keypoints"] == shown
     assert category["skeleton"] == [[1, 2], [1, 3]]
     assert category["flip_idx"][:2] == [1, 0]
-    assert selfmark("report", trained.folder) == 0
-    with visit(browser, trained.folder / "report" / "index.html") as visited:
+    assert selfmark("report", trained_server.folder) == 0
+    with visit(browser, trained_server.folder / "report" / "index.html") as visited:
         headings = visited.page.locator(".landmark h3").all_inner_texts()
         assert sorted(headings) == ["0 · left ear", "1 · right ear", "3 · landmark_3"]
         assert "left out here" in visited.page.inner_text("header")
@@ -258,8 +258,8 @@ def test_landmarks_at_the_same_point_can_be_clicked_separately(browser: Any, tmp
     with serve(folder, shown) as running, visit(browser, running.address) as visited:
         page = wait_until_ready(visited)
         places = [get_center(page, landmark) for landmark in range(6)]
-        apart = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
-        assert min(apart) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
+        distances = [math.dist(a, b) for index, a in enumerate(places) for b in places[:index]]
+        assert min(distances) >= 24, "marks of 11 pixels with an outline of 2 do not cover each other"
         for landmark in range(6):
             page.mouse.click(*places[landmark])
             assert page.get_attribute(f".entry[data-landmark='{landmark}']", "aria-current") == "true"
@@ -356,12 +356,12 @@ def test_landmarks_are_selected_connected_and_named_by_touch(browser: Any, toy: 
         page.tap("#expand")
         _swipe(page)
         page.wait_for_function("() => document.getElementById('row').value === '2'")
-        small = page.evaluate(
+        small_size = page.evaluate(
             "() => [...document.querySelectorAll('button, select, input')].filter(node => node.offsetParent"
             " && !node.matches('.crop, .thumbnail, .side-name, .tiny, .swatch input')"
             " && node.offsetHeight < 32).map(node => node.id || node.className || node.textContent)"
         )
-        assert small == [], "too small for touch"
+        assert small_size == [], "too small for touch"
         assert find_problems(visited) == []
 
 
@@ -429,8 +429,10 @@ def test_mirror_view_lists_an_unlearned_pair_only_once(browser: Any, tmp_path: P
         page = wait_until_ready(visited)
         page.click("#tab-mirror")
         page.wait_for_selector("#confirm-0")
-        cards = page.locator("#view-mirror .pair").evaluate_all("all => all.map(card => card.ariaLabel)")
-        assert cards == [
+        card_labels = page.locator("#view-mirror .pair").evaluate_all(
+            "all => all.map(card => card.ariaLabel)"
+        )
+        assert card_labels == [
             "0 · landmark_0 and 2 · landmark_2",
             "3 · landmark_3 and 4 · landmark_4",
             "5 · landmark_5, its own mirror partner",
@@ -450,7 +452,7 @@ VERDICTS = {
 
 
 @pytest.fixture(params=VERDICTS)
-def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer]:
+def judged_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer]:
     """Serve a run with a verdict; landmarks 1, 3 and 5 have a trust below the limit of 0.25."""
     trust = (0.9, 0.214, 0.5, 0.0, 1.0, 0.15)
     folder = tmp_path / "judged"
@@ -460,10 +462,10 @@ def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToyServer
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_trust_and_verdict_are_shown(browser: Any, judged: ToyServer, scheme: str) -> None:
-    with visit(browser, judged.address, color_scheme=scheme) as visited:
+def test_trust_and_verdict_are_shown(browser: Any, judged_server: ToyServer, scheme: str) -> None:
+    with visit(browser, judged_server.address, color_scheme=scheme) as visited:
         page = wait_until_ready(visited)
-        verdict = VERDICTS[str(read_card_of(judged).verdict)]
+        verdict = VERDICTS[str(read_card_of(judged_server).verdict)]
         assert page.inner_text("#verdict") == f"{verdict} 3 of 6 landmarks are trustworthy."
         shown = page.locator(".entry .trust")
         assert shown.all_inner_texts() == ["0.90", "0.21", "0.50", "0.00", "1.00", "0.15"]

@@ -131,8 +131,8 @@ def test_tcp_nodelay_is_set() -> None:
 
 
 def test_requested_port_is_used(ready_run: Path) -> None:
-    with open_socket(0) as free:
-        port = free.getsockname()[1]
+    with open_socket(0) as free_socket:
+        port = free_socket.getsockname()[1]
     process, address, _ = start_server(ready_run, "--port", port)
     try:
         assert f":{port}/" in address

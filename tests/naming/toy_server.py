@@ -22,7 +22,7 @@ from selfmark.naming.card_editor import CardEditor
 from selfmark.naming.server import build_naming_server
 from selfmark.naming.shown_images import ShownImages
 
-K = 6
+K = 6  # landmarks
 CARD = ModelCard(
     names=tuple(f"landmark_{index}" for index in range(K)),
     mirror=(1, 0, 2, 4, 3, 5),

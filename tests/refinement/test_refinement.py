@@ -49,7 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def corrected(pictures: Path, tmp_path: Path) -> Path:
+def corrected_run(pictures: Path, tmp_path: Path) -> Path:
     """Return a run of the demo detector in which a user moved all landmarks of four images by SHIFT."""
     folder = tmp_path / "run"
     detector = Detector.load("demo")
@@ -66,61 +66,66 @@ def corrected(pictures: Path, tmp_path: Path) -> Path:
 
 
 def test_corrections_move_the_landmarks_of_other_images(
-    corrected: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+    corrected_run: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = [str(ref.path) for ref in list_images([str(pictures)])[4:]]
-    before, weights = Detector.load(corrected)(others).xy, corrected / "model" / "weights.safetensors"
-    original = weights.read_bytes()
-    assert selfmark("refine", corrected, *FAST) == 0
+    other_pictures = [str(ref.path) for ref in list_images([str(pictures)])[4:]]
+    before, weights = (
+        Detector.load(corrected_run)(other_pictures).xy,
+        corrected_run / "model" / "weights.safetensors",
+    )
+    original_weights = weights.read_bytes()
+    assert selfmark("refine", corrected_run, *FAST) == 0
     assert "64 points in 4 images" in capsys.readouterr().out.replace("\n", " ")
-    record = read_card(corrected / "model").provenance["refined"]
+    record = read_card(corrected_run / "model").provenance["refined"]
     assert record["error_before"] == pytest.approx(100 * np.hypot(*SHIFT) / 192, rel=1e-3)
     assert record["error_after"] < 0.8 * record["error_before"], "in images left out of the training"
-    moved = np.median(Detector.load(corrected)(others).xy - before, axis=(0, 1))
+    moved = np.median(Detector.load(corrected_run)(other_pictures).xy - before, axis=(0, 1))
     assert moved @ SHIFT > 0.3 * SHIFT @ SHIFT, "landmarks of images without corrections move too"
-    assert (corrected / "model-original" / "weights.safetensors").read_bytes() == original
+    assert (corrected_run / "model-original" / "weights.safetensors").read_bytes() == original_weights
 
     # A second refinement starts from the original, so it gives the same weights. Names are kept.
     refined, _ = read_tensors(weights)
-    card = read_card(corrected / "model")
-    write_card(replace(card, names=("nose", *card.names[1:])), corrected / "model")
-    labels = corrected / "corrections" / "labels.json"
-    assert selfmark("refine", corrected, pictures, "--labels", labels, *FAST) == 0
+    card = read_card(corrected_run / "model")
+    write_card(replace(card, names=("nose", *card.names[1:])), corrected_run / "model")
+    labels = corrected_run / "corrections" / "labels.json"
+    assert selfmark("refine", corrected_run, pictures, "--labels", labels, *FAST) == 0
     refined_again, _ = read_tensors(weights)
     assert all(torch.equal(refined[name], refined_again[name]) for name in refined)
-    assert selfmark("refine", corrected, "--undo") == 0
-    assert weights.read_bytes() == original
-    assert read_card(corrected / "model").names[0] == "nose"
-    assert not (corrected / "model-original").exists()
-    assert selfmark("refine", corrected, "--undo") == 2
+    assert selfmark("refine", corrected_run, "--undo") == 0
+    assert weights.read_bytes() == original_weights
+    assert read_card(corrected_run / "model").names[0] == "nose"
+    assert not (corrected_run / "model-original").exists()
+    assert selfmark("refine", corrected_run, "--undo") == 2
     assert "there is nothing to undo" in capsys.readouterr().err
-    assert selfmark("map", corrected, "--labels", labels, "--device=cpu") == 0, "the same file teaches a map"
+    assert selfmark("map", corrected_run, "--labels", labels, "--device=cpu") == 0, (
+        "the same file teaches a map"
+    )
 
 
 def test_corrections_stay_with_their_landmarks_when_names_are_edited(
-    corrected: Path, capsys: pytest.CaptureFixture[str]
+    corrected_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    labels, card = corrected / "corrections" / "labels.json", read_card(corrected / "model")
+    labels, card = corrected_run / "corrections" / "labels.json", read_card(corrected_run / "model")
     content = json.loads(labels.read_text())
     for annotation in content["annotations"]:
         annotation["keypoints"][3:] = [0] * (3 * 15)  # only landmark 0 was corrected
     labels.write_text(json.dumps(content))
-    quick = [*FAST, "--set=refinement.iterations=1", "--force"]
+    quick_options = [*FAST, "--set=refinement.iterations=1", "--force"]
     expected = 100 * np.hypot(*SHIFT) / 192
     swapped = (card.names[1], card.names[0], *card.names[2:])
     for names in (swapped, ("nose", *card.names[1:])):
-        write_card(replace(read_card(corrected / "model"), names=names), corrected / "model")
-        for folder in (corrected, corrected / "model"):
-            assert selfmark("refine", folder, "--labels", labels, *quick) == 0
-            record = read_card(corrected / "model").provenance["refined"]
+        write_card(replace(read_card(corrected_run / "model"), names=names), corrected_run / "model")
+        for folder in (corrected_run, corrected_run / "model"):
+            assert selfmark("refine", folder, "--labels", labels, *quick_options) == 0
+            record = read_card(corrected_run / "model").provenance["refined"]
             assert (record["points"], record["error_before"]) == (4, pytest.approx(expected, rel=1e-3))
     # A file from elsewhere is matched by names: points without a landmark are listed.
     for annotation in content["annotations"]:
         annotation["keypoints"][3:6] = annotation["keypoints"][:3]
-    copy = corrected / "copy.json"
+    copy = corrected_run / "copy.json"
     copy.write_text(json.dumps(content))
     capsys.readouterr()
-    assert selfmark("refine", corrected, "--labels", copy, *quick) == 0
+    assert selfmark("refine", corrected_run, "--labels", copy, *quick_options) == 0
     error = " ".join(capsys.readouterr().err.split())
     assert f"copy.json: 1 point was left out, because no landmark has the name: {card.names[0]}." in error
     content["categories"][0]["keypoints"].append("tail")
@@ -128,12 +133,15 @@ def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     for annotation in content["annotations"]:
         annotation["keypoints"] += [0, 0, 0]
     labels.write_text(json.dumps(content))
-    assert selfmark("refine", corrected, *quick) == 2
+    assert selfmark("refine", corrected_run, *quick_options) == 2
     assert "was made for a detector with 17 landmarks, but this detector has 16" in capsys.readouterr().err
 
 
-def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    labels, weights = corrected / "corrections" / "labels.json", corrected / "model" / "weights.safetensors"
+def test_useless_corrections_change_nothing(corrected_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels, weights = (
+        corrected_run / "corrections" / "labels.json",
+        corrected_run / "model" / "weights.safetensors",
+    )
     content = json.loads(labels.read_text())
     for annotation in content["annotations"]:
         for landmark in range(2, 16):
@@ -149,26 +157,26 @@ def test_useless_corrections_change_nothing(corrected: Path, capsys: pytest.Capt
     moved[3:5] = [moved[3] - SHIFT[0] - 1.5, moved[4] - SHIFT[1]]
     labels.write_text(json.dumps(content))
     before = weights.read_bytes()
-    assert selfmark("refine", corrected, *FAST) == 0
+    assert selfmark("refine", corrected_run, *FAST) == 0
     assert "the detector was not changed" in capsys.readouterr().out.replace("\n", " ")
     assert weights.read_bytes() == before
-    assert not (corrected / "model-original").exists()
+    assert not (corrected_run / "model-original").exists()
 
 
-def test_refinement_ignores_the_memory_limit_for_training_images(corrected: Path) -> None:
+def test_refinement_ignores_the_memory_limit_for_training_images(corrected_run: Path) -> None:
     limited = ["--set", "runtime.store_gigabytes=0", "--set", "refinement.iterations=1"]
-    assert selfmark("refine", corrected, *FAST, *limited, "--force") == 0
+    assert selfmark("refine", corrected_run, *FAST, *limited, "--force") == 0
 
 
 def test_unusable_inputs_are_reported(
-    corrected: Path, labeled: Path, capsys: pytest.CaptureFixture[str]
+    corrected_run: Path, labeled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(corrected / "corrections")
-    foreign = labeled / "labels.json"
+    shutil.rmtree(corrected_run / "corrections")
+    foreign_labels = labeled / "labels.json"
     for arguments, message in (
-        ([corrected], "nothing was corrected yet: correct some images with 'selfmark correct"),
-        ([corrected, "--labels", foreign], "has the name of a landmark"),
-        (["demo", "--labels", foreign], "the demo model inside selfmark cannot be refined"),
+        ([corrected_run], "nothing was corrected yet: correct some images with 'selfmark correct"),
+        ([corrected_run, "--labels", foreign_labels], "has the name of a landmark"),
+        (["demo", "--labels", foreign_labels], "the demo model inside selfmark cannot be refined"),
     ):
         assert selfmark("refine", *arguments, "--device=cpu") == 2
         assert message in capsys.readouterr().err
@@ -189,11 +197,11 @@ def test_landmarks_without_labels_hardly_move(quick_run: Path) -> None:
     examples = describe_views(
         network, LabeledPixels(pixels, xy, present), 2, replace(Augment(), rotation=0.0), None, generator
     )
-    plain = examples.features[::2].float()
+    plain_features = examples.features[::2].float()
     settings = replace(config.refinement, iterations=60, keep_weight=20.0)
     head = train_head(network, examples, None, settings, sigma=2.0, generator=generator)
     with torch.no_grad():
-        before, after = network.read(network.head, plain), network.read(head, plain)
+        before, after = network.read(network.head, plain_features), network.read(head, plain_features)
     changes = (after - before).square().mean(dim=(0, 2, 3))
     assert changes[1:].max() < 0.3 * changes[0]
     label_cell = (20 + 0.5) / 4 - 0.5  # heatmap coordinate of a label at pixel 20
@@ -215,11 +223,11 @@ def save_refined(detector: Detector, folder: Path) -> None:
 
 
 def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
-    corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corrected_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kill a refinement and its undoing right before each of the files gets its final name."""
-    original = (corrected / "model" / "weights.safetensors").read_bytes()
-    refined = build_refined(corrected)
+    original_weights = (corrected_run / "model" / "weights.safetensors").read_bytes()
+    refined = build_refined(corrected_run)
     replace_file, calls, last_call = os.replace, 0, 0
 
     def replace_until_killed(*args: Any, **options: Any) -> None:
@@ -232,25 +240,25 @@ def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
     monkeypatch.setattr("selfmark.run.files.os.replace", replace_until_killed)
     for last_call in range(1, 7):
         folder, calls = tmp_path / f"copy-{last_call}", 0
-        shutil.copytree(corrected, folder)
+        shutil.copytree(corrected_run, folder)
         weights = folder / "model" / "weights.safetensors"
         with contextlib.suppress(KeyboardInterrupt):
             save_refined(refined, folder)
-            assert weights.read_bytes() != original
+            assert weights.read_bytes() != original_weights
             selfmark("refine", folder, "--undo")
         assert calls >= min(last_call, 5)
         calls = 100
         if refine_run.is_refined(folder / "model"):
             assert selfmark("refine", folder, "--undo") == 0
-        assert weights.read_bytes() == original
+        assert weights.read_bytes() == original_weights
         assert not refine_run.is_refined(folder / "model")
 
 
 def test_a_full_disk_leaves_a_detector_as_it_was(
-    corrected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corrected_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Let the disk become full at each file in turn, when a refinement is saved and when it is undone."""
-    refined = build_refined(corrected)
+    refined = build_refined(corrected_run)
     sync_file, calls, last_call = files._sync_file, 0, 0
 
     def sync_until_full(path: Path, folder: int) -> None:
@@ -263,16 +271,16 @@ def test_a_full_disk_leaves_a_detector_as_it_was(
     monkeypatch.setattr(files, "_sync_file", sync_until_full)
     for last_call in range(1, 5):
         folder, calls = tmp_path / f"copy-{last_call}", 0
-        shutil.copytree(corrected, folder)
+        shutil.copytree(corrected_run, folder)
         with pytest.raises(DiskError, match=r"cannot write to .*: No space left on device"):
             save_refined(refined, folder)
-        assert read_files(folder) == read_files(corrected)
+        assert read_files(folder) == read_files(corrected_run)
     last_call = 100
-    save_refined(refined, corrected)
+    save_refined(refined, corrected_run)
     for last_call in (1, 2):
         folder, calls = tmp_path / f"undone-{last_call}", 0
-        shutil.copytree(corrected, folder)
+        shutil.copytree(corrected_run, folder)
         capsys.readouterr()
         assert selfmark("refine", folder, "--undo") == 2
         assert f"cannot write to {folder}: No space left on device" in capsys.readouterr().err
-        assert read_files(folder) == read_files(corrected)
+        assert read_files(folder) == read_files(corrected_run)

@@ -163,7 +163,7 @@ def test_a_number_of_landmarks_with_thousands_of_digits_is_refused(
         ("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT must be a number, not 'x'"),
     ],
 )
-def test_variables_of_torchrun_that_make_no_sense_are_refused(
+def test_invalid_torchrun_variables_are_refused(
     name: str,
     value: str,
     sentence: str,
@@ -258,7 +258,7 @@ def test_a_deleted_current_folder_is_reported(
         (["--detector", "orb", "--points", "POINTS"], "--detector orb has no effect with --points"),
     ],
 )
-def test_options_of_discover_that_contradict_each_other_are_refused(
+def test_contradictory_options_of_discover_are_refused(
     options: list[str], message: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "points.csv").write_text("image,x,y\n000.png,3,4\n")

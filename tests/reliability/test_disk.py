@@ -88,16 +88,16 @@ def test_a_run_resumes_after_the_disk_was_full_while_writing_a_tensor_file(
 
 
 def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: Path, tmp_path: Path) -> None:
-    output, away = tmp_path / "run", tmp_path / "away"
+    output, moved_output = tmp_path / "run", tmp_path / "away"
 
     def listener(event: Event) -> None:
         if event["event"] == "train" and event["stage"] == "round" and output.exists():
-            output.rename(away)
+            output.rename(moved_output)
 
     with pytest.raises(DiskError, match=r"the folder is no longer there"):
         start_run(photos, output, listener=listener)
     assert not output.exists()  # Nothing was created in its place.
-    away.rename(output)
+    moved_output.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
 
@@ -105,12 +105,12 @@ def test_a_run_resumes_after_its_folder_was_moved_away(photos: Path, quick_run: 
 def test_a_process_does_not_write_to_a_run_that_replaced_its_own(
     photos: Path, quick_run: Path, tmp_path: Path
 ) -> None:
-    output, away = tmp_path / "run", tmp_path / "away"
+    output, moved_output = tmp_path / "run", tmp_path / "away"
     replaced = []
 
     def listener(event: Event) -> None:
-        if event["event"] == "train" and event["stage"] == "round" and not away.exists():
-            output.rename(away)
+        if event["event"] == "train" and event["stage"] == "round" and not moved_output.exists():
+            output.rename(moved_output)
             shutil.copytree(quick_run, output)
             replaced.append(read_files(output))
 
@@ -118,7 +118,7 @@ def test_a_process_does_not_write_to_a_run_that_replaced_its_own(
         start_run(photos, output, listener=listener)
     assert read_files(output) == replaced[0]
     shutil.rmtree(output)
-    away.rename(output)
+    moved_output.rename(output)
     discover(output=output, resume=True, device="cpu")
     assert_same_result(quick_run, output)
 

@@ -168,18 +168,18 @@ def test_a_disk_that_fills_up_during_the_evaluation_is_not_recorded_as_a_failure
     file: str, trained_job: MethodJob, monkeypatch: pytest.MonkeyPatch, without_report: None
 ) -> None:
     sync_file = files._sync_file
-    full = [True]
+    is_full = [True]
 
     def sync_until_full(path: Path, folder: int) -> None:
-        if path.match(f"{file}.part") and full:
-            full.clear()
+        if path.match(f"{file}.part") and is_full:
+            is_full.clear()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync_file(path, folder)
 
     monkeypatch.setattr(files, "_sync_file", sync_until_full)
     with pytest.raises((DiskError, OSError), match="No space left on device"):
         measure.measure_method(trained_job)
-    assert not full
+    assert not is_full
     assert not trained_job.result_file.exists()
     row = measure.measure_method(trained_job)  # The disk has space again.
     assert row["failure"] == ""

@@ -53,13 +53,13 @@ def _require_refusal(
     assert message in read_refusal(folder, capsys, *command)
 
 
-@pytest.mark.parametrize("inside", ["", "model", "new/folder"])
+@pytest.mark.parametrize("subfolder", ["", "model", "new/folder"])
 @pytest.mark.parametrize(
     "command", ["predict", "evaluate", "export", "check", "datasets", "reproduce", "save"]
 )
 def test_no_command_writes_into_another_run(
     command: str,
-    inside: str,
+    subfolder: str,
     quick_run: Path,
     other: Path,
     photos: Path,
@@ -72,7 +72,7 @@ def test_no_command_writes_into_another_run(
 
     monkeypatch.setattr(Detector, "locate", fail)
     root = face_miniatures.make_celeba(tmp_path / "celeba")
-    output = other / inside
+    output = other / subfolder
     arguments: dict[str, tuple[object, ...]] = {
         "predict": ("predict", quick_run, photos, "-o", output, "--overwrite"),
         "evaluate": ("evaluate", quick_run, photos, "-o", output),
@@ -283,7 +283,7 @@ def test_the_packaged_detector_owns_no_run(tmp_path: Path, monkeypatch: pytest.M
         require_own_output(Path("predictions"), Path("demo"))
 
 
-def test_metrics_of_versions_that_did_not_record_the_model_may_be_replaced(tmp_path: Path) -> None:
+def test_old_metrics_without_a_recorded_model_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text(json.dumps({"selfmark": "0.1"}))
     require_same_model(tmp_path / "metrics.json", "a", tmp_path)
     require_same_model(tmp_path / "missing.json", "a", tmp_path)

@@ -89,18 +89,18 @@ def test_a_killed_writer_leaves_nothing_half_written(name: str, tmp_path: Path) 
 def test_killing_the_writer_of_a_map_leaves_the_old_or_the_new_map(is_early: bool, finished: Path) -> None:
     """Test old maps of the current and of early versions, whose file of arrays has another name."""
     detector, model = Detector.load(finished), finished / "model"
-    old, new = _make_mapping(detector, 1.0), _make_mapping(detector, 2.0)
+    old_mapping, new_mapping = _make_mapping(detector, 1.0), _make_mapping(detector, 2.0)
     values, killed = set(), 0
     for change in range(1, 20):
-        save_mapping(old, model)
+        save_mapping(old_mapping, model)
         if is_early:
             (arrays,) = model.glob("map-*.safetensors")
             arrays.rename(model / TENSORS)
-        if _write_and_kill(lambda folder: save_mapping(new, folder), model, change) == 0:
+        if _write_and_kill(lambda folder: save_mapping(new_mapping, folder), model, change) == 0:
             break
         killed += 1
         values.add(float(load_mapping(finished, detector).map.constant[0]))
-        save_mapping(new, model)
+        save_mapping(new_mapping, model)
         assert float(load_mapping(finished, detector).map.constant[0]) == 2
         assert len(list(model.glob("map*"))) == 2, "files of the killed process are left"
     assert killed >= 5

@@ -213,7 +213,7 @@ def test_links_are_followed_but_only_to_images(tmp_path: Path) -> None:
 
 
 def _write_lying_video(path: Path, frames: int, table: bytes = b"stsz") -> Path:
-    """Write an MP4 file of 9 frames whose tables claim another number of frames.
+    """Write an MP4 file of 9 frames whose tables claim a different number of frames.
 
     The table of times (stts) is always changed. The table of sizes (stsz) is changed if `table` is b"stsz".
     """

@@ -52,7 +52,7 @@ def test_the_page_loads_without_problems(browser: Any, report: Path, width: int,
         assert all(box is not None and box["height"] > 20 and box["width"] > 100 for box in blocks)
 
 
-def test_a_report_without_an_evaluation_loads_without_problems(browser: Any, tmp_path: Path) -> None:
+def test_a_report_without_an_evaluation_loads(browser: Any, tmp_path: Path) -> None:
     with visit(browser, write_report(make_example_data(), tmp_path), 360) as visited:
         assert visited.find_problems() == []
 
@@ -136,12 +136,12 @@ def test_charts_and_scatter_plots_are_not_blank(browser: Any, report: Path, sche
         # The page has one chart of curves, one scatter plot, three charts of losses and one of rounds.
         assert len(figures) == 1 + 1 + 3 + 1
         for svg in figures:
-            inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
-            assert _measure_ink(inside) > 0.01
+            color_inside = crop_screenshot(picture, svg.bounding_box()).astype(int)
+            assert _measure_ink(color_inside) > 0.01
             for line in svg.query_selector_all(".line, .over"):
                 stroke = line.evaluate("line => getComputedStyle(line).stroke")
                 color = np.array([int(part) for part in re.findall(r"\d+", stroke)[:3]])
-                assert (np.abs(inside - color).max(axis=2) < 40).sum() > 15
+                assert (np.abs(color_inside - color).max(axis=2) < 40).sum() > 15
     blank = np.full((50, 50, 3), 245)
     assert _measure_ink(blank) == 0.0
 

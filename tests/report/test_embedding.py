@@ -54,8 +54,8 @@ def test_neighbors_are_kept_as_well_as_by_exact_tsne() -> None:
     positions = tsne(vectors)
     assert positions.shape == (200, 2)
     assert positions.dtype == np.float64
-    exact = TSNE(init="pca", method="exact", random_state=0).fit_transform(vectors)
-    assert trustworthiness(vectors, positions) > trustworthiness(vectors, exact) - 0.01
+    exact_positions = TSNE(init="pca", method="exact", random_state=0).fit_transform(vectors)
+    assert trustworthiness(vectors, positions) > trustworthiness(vectors, exact_positions) - 0.01
     assert _measure_nearest_neighbor_accuracy(positions, label) > 0.99
 
 

@@ -63,8 +63,8 @@ def test_a_disc_has_a_white_and_a_black_border_and_a_number() -> None:
     assert row[light] > 3 * 200
     assert row[dark] < 3 * 60
     assert dark < light
-    beside = picture[: round(middle) - 2, round(middle) + 6 :]
-    assert (beside > 240).all(axis=2).sum() > 10  # The pixels of the number are white.
+    pixels_beside = picture[: round(middle) - 2, round(middle) + 6 :]
+    assert (pixels_beside > 240).all(axis=2).sum() > 10  # The pixels of the number are white.
 
 
 def test_missing_and_distant_points_are_not_drawn() -> None:
@@ -81,9 +81,9 @@ def test_drawing_does_not_change_the_image() -> None:
 
 def test_a_contact_sheet_is_filled_row_by_row() -> None:
     images = np.stack([np.full((64, 64, 3), 40 * (i + 1), np.uint8) for i in range(5)])
-    missing = np.full((5, 2, 2), np.nan)
-    sheet = draw_contact_sheet(images, missing, columns=3)
-    side = draw_landmarks(images[0], missing[0]).shape[0]
+    xy_without_landmark = np.full((5, 2, 2), np.nan)
+    sheet = draw_contact_sheet(images, xy_without_landmark, columns=3)
+    side = draw_landmarks(images[0], xy_without_landmark[0]).shape[0]
     assert sheet.dtype == np.uint8
     height, width, _ = sheet.shape
     assert 2 * side <= height < 2 * side + 20
@@ -139,9 +139,9 @@ def test_user_colors_and_connections_are_drawn() -> None:
     middle = picture[round(64.5 * zoom), round(64.5 * zoom)]
     assert middle.min() > 200, "there is a line between the first two landmarks"
     # This pixel is halfway between the first landmark and the third, which are not connected.
-    beside = picture[round(42 * zoom), round(42 * zoom)]
-    assert (beside == GRAY).all()
-    absent = draw_landmarks(
+    pixel_beside = picture[round(42 * zoom), round(42 * zoom)]
+    assert (pixel_beside == GRAY).all()
+    picture_without_landmark = draw_landmarks(
         _make_gray_images(1, 128)[0], np.where([[False], [True], [False]], np.nan, xy), None, [(0, 1)]
     )
-    assert (absent[round(64.5 * zoom), round(64.5 * zoom)] == GRAY).all()
+    assert (picture_without_landmark[round(64.5 * zoom), round(64.5 * zoom)] == GRAY).all()

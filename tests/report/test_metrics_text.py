@@ -54,9 +54,9 @@ def test_errors_are_tabulated_by_number_of_images_and_regressor(
         assert set(cells["guessing"]) == {f"{metrics['guessing'][direction]:.2f}"}
         assert "over 2 random samples" in table.note
         for row in metrics["errors"]:
-            cell = cells[str(row["images"])][table.header[1:].index(row["regressor"])]
-            assert cell.startswith(f"{row[direction]['mean']:.2f}")
-            assert ("±" in cell) == (row[direction]["draws"] > 1)
+            cell_text = cells[str(row["images"])][table.header[1:].index(row["regressor"])]
+            assert cell_text.startswith(f"{row[direction]['mean']:.2f}")
+            assert ("±" in cell_text) == (row[direction]["draws"] > 1)
         assert f"{metrics['guessing'][direction]:.2f}" in table.note
 
 
@@ -106,21 +106,21 @@ def test_landmarks_are_ranked_and_described(metrics: dict[str, Any]) -> None:
     facts = metrics_text.list_landmark_facts(metrics)
     assert len(facts) == 4
     assert dict(facts[2])["backward error"] == f"{metrics['headline']['backward']['by_point'][2]:.1f} %"
-    guess = metrics["headline"]["backward"]["guessing_by_point"][2]
-    assert dict(facts[2])["backward error of guessing"] == f"{guess:.1f} %"
+    guessing_error = metrics["headline"]["backward"]["guessing_by_point"][2]
+    assert dict(facts[2])["backward error of guessing"] == f"{guessing_error:.1f} %"
     matched_points = [dict(row)["matched annotated point"] for row in facts]
     assert matched_points == [metrics["points"][metrics["matched"].index(index)] for index in range(4)]
 
 
 def test_only_trust_is_shown_without_labels(metrics: dict[str, Any]) -> None:
-    bare = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
-    assert metrics_text.build_metric_tables(bare) == ()
-    assert metrics_text.build_metric_curves(bare) == ()
-    assert [name for name, _, _ in metrics_text.list_headline_numbers(bare)] == [
+    bare_metrics = {name: metrics[name] for name in ("landmarks", "unlabelled", "notes")}
+    assert metrics_text.build_metric_tables(bare_metrics) == ()
+    assert metrics_text.build_metric_curves(bare_metrics) == ()
+    assert [name for name, _, _ in metrics_text.list_headline_numbers(bare_metrics)] == [
         "Verdict",
         "Landmarks to trust",
     ]
-    assert "backward error" not in dict(metrics_text.list_landmark_facts(bare)[0])
+    assert "backward error" not in dict(metrics_text.list_landmark_facts(bare_metrics)[0])
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_both_inter_ocular_distances_are_named(metrics: dict[str, Any]) -> None:
         f"{2 * metrics['stage1']['guessing']['backward']:.2f}",
     )
     # The table by number of images and the headline numbers also have errors by both distances.
-    other = _find_table(
+    other_table = _find_table(
         faces, "Forward error by number of annotated images, % of the distance between points 41"
     )
-    assert set(_read_cells(other)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
+    assert set(_read_cells(other_table)["guessing"]) == {f"{2 * guessing['forward']:.2f}"}
     explanations = {name: text for name, _, text in metrics_text.list_headline_numbers(faces)}
     numbers_by_points = (
         f"{2 * headline['backward']['error']:.2f} % (guessing: {2 * guessing['backward']:.2f} %)"
@@ -199,17 +199,17 @@ def test_inter_ocular_errors_are_listed_beside_those_of_the_box(metrics: dict[st
 
 
 def test_metrics_of_earlier_versions_are_shown_without_the_values_they_lack(metrics: dict[str, Any]) -> None:
-    old = json.loads(json.dumps(metrics))
-    del old["inter_ocular"], old["curves"], old["stage1"]["guessing"]
-    for row in old["stage1"]["errors"]:
+    old_metrics = json.loads(json.dumps(metrics))
+    del old_metrics["inter_ocular"], old_metrics["curves"], old_metrics["stage1"]["guessing"]
+    for row in old_metrics["stage1"]["errors"]:
         del row["backward_found"]
     for direction in ("forward", "backward"):
         for key in ("guessing", "guessing_by_point", "guessing_cumulative"):
-            del old["headline"][direction][key]
-    for row in old["by"]["pose"].values():
+            del old_metrics["headline"][direction][key]
+    for row in old_metrics["by"]["pose"].values():
         del row["guessing_forward"], row["guessing_backward"]
-    assert "Stage 1 backward, found only" not in _find_table(old, "Stage 1 and Stage 2").header
-    assert _read_cells(_find_table(old, "Stage 1 and Stage 2"))["guessing"][2] == "none"
-    assert _find_table(old, "Error by pose").header == ("pose", "images", "forward", "backward")
-    assert [len(curve.lines) for curve in metrics_text.build_metric_curves(old)] == [1, 1, 2]
-    assert "backward error of guessing" not in dict(metrics_text.list_landmark_facts(old)[0])
+    assert "Stage 1 backward, found only" not in _find_table(old_metrics, "Stage 1 and Stage 2").header
+    assert _read_cells(_find_table(old_metrics, "Stage 1 and Stage 2"))["guessing"][2] == "none"
+    assert _find_table(old_metrics, "Error by pose").header == ("pose", "images", "forward", "backward")
+    assert [len(curve.lines) for curve in metrics_text.build_metric_curves(old_metrics)] == [1, 1, 2]
+    assert "backward error of guessing" not in dict(metrics_text.list_landmark_facts(old_metrics)[0])

@@ -134,42 +134,42 @@ def test_a_run_without_history_or_headline_numbers_still_has_a_report(tmp_path: 
     assert len(page.find_all("article")) == K
 
 
-def test_there_are_no_evaluation_sections_without_an_evaluation(source: str) -> None:
+def test_evaluation_sections_appear_only_after_an_evaluation(source: str) -> None:
     sections = [section["id"] for section in Page(source).find_all("section")]
     assert sections == ["examples", "landmarks", "training", "words", "settings"]
     assert not Page(source).find_all("table")
 
 
 @pytest.fixture
-def evaluated(tmp_path: Path) -> Page:
+def evaluated_page(tmp_path: Path) -> Page:
     return Page(write_report(make_evaluated_data(), tmp_path).read_text(encoding="utf-8"))
 
 
-def test_an_evaluation_adds_sections_with_links(evaluated: Page) -> None:
-    sections = [section["id"] for section in evaluated.find_all("section")]
+def test_an_evaluation_adds_sections_with_links(evaluated_page: Page) -> None:
+    sections = [section["id"] for section in evaluated_page.find_all("section")]
     assert sections == [
         *("trust", "examples", "evaluation", "landmarks", "clusters", "training", "words", "settings")
     ]
-    ids = [attributes["id"] for _, attributes in evaluated.elements if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in evaluated_page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    links = [link["href"].removeprefix("#") for link in evaluated.find_all("a")]
+    links = [link["href"].removeprefix("#") for link in evaluated_page.find_all("a")]
     assert set(links) <= set(ids)
     assert set(sections) <= set(links)
 
 
-def test_landmarks_are_ordered_and_grouped_by_trust(evaluated: Page) -> None:
-    order = [article["id"] for article in evaluated.find_all("article")]
+def test_landmarks_are_ordered_and_grouped_by_trust(evaluated_page: Page) -> None:
+    order = [article["id"] for article in evaluated_page.find_all("article")]
     assert order == ["landmark-1", "landmark-0", "landmark-2", "landmark-3"]
     phrases = ("trustworthy", "use with care", "do not rely on", "not measured")
     # The heading of a group is a capitalized phrase. The heading of a landmark ends with its trust as a
     # number, if the trust was measured, and as a phrase.
-    positions = [evaluated.text.index(phrase.capitalize()) for phrase in phrases]
+    positions = [evaluated_page.text.index(phrase.capitalize()) for phrase in phrases]
     assert positions == sorted(positions)
-    lines = [line.strip() for line in evaluated.text.split("\n")]
+    lines = [line.strip() for line in evaluated_page.text.split("\n")]
     assert [line for line in lines if line.endswith(phrases)] == [
         *("0.90trustworthy", "0.30use with care", "0.10do not rely on", "not measured")
     ]
-    widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated.find_all("i")))
+    widths = re.findall(r"width: (\d+)%", " ".join(e.get("style", "") for e in evaluated_page.find_all("i")))
     # The bars are in the table of all landmarks and in the sections.
     assert widths == ["90", "30", "10", "0"] * 2
 
@@ -187,14 +187,14 @@ def test_trust_limits_can_be_set(tmp_path: Path) -> None:
     assert "Trustworthy" not in text
 
 
-def test_notes_tables_and_facts_are_shown_as_text(evaluated: Page) -> None:
-    assert f"No label for {ATTACK}." in evaluated.text
+def test_notes_tables_and_facts_are_shown_as_text(evaluated_page: Page) -> None:
+    assert f"No label for {ATTACK}." in evaluated_page.text
     for text in ("6.10 ± 0.2", "quite a long body part 15", "deformation error", "3.5 %", "2 of 7 images"):
-        assert text in evaluated.text
-    assert not evaluated.find_all("b")
-    assert not evaluated.find_all("script")
+        assert text in evaluated_page.text
+    assert not evaluated_page.find_all("b")
+    assert not evaluated_page.find_all("script")
     # There are two tables of the evaluation, one that compares landmarks, and one of the rounds.
-    assert len(evaluated.find_all("table")) == 2 + 1 + 1
+    assert len(evaluated_page.find_all("table")) == 2 + 1 + 1
 
 
 def test_a_note_on_the_cluster_plot_is_shown_below_it(tmp_path: Path) -> None:

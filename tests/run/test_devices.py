@@ -137,7 +137,7 @@ def test_a_gpu_that_the_machine_does_not_have_is_refused(
         select_device(f"cuda:{count}")
 
 
-def test_no_gpu_can_be_selected_on_a_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selecting_a_missing_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cuda", "cuda:0"):
         with pytest.raises(InputError, match="this machine has no CUDA device: use --device cpu"):

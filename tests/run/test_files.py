@@ -43,12 +43,12 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_of_running_ones
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     killed, running = tmp_path / f"clip.{child.pid}.part.mp4", tmp_path / f"clip.{os.getppid()}.part.mp4"
-    other = tmp_path / f"clips.{child.pid}.part.mp4"
-    for path in (killed, running, other):
+    other_part = tmp_path / f"clips.{child.pid}.part.mp4"
+    for path in (killed, running, other_part):
         path.touch()
     with atomic_write(tmp_path / "clip.mp4", keep_suffix=True):
         pass
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "clip.mp4", running, other])
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "clip.mp4", running, other_part])
 
 
 def test_a_library_may_replace_the_temporary_file(tmp_path: Path) -> None:

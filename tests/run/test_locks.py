@@ -14,14 +14,14 @@ from selfmark.run.locks import FolderLocked, exclusive
 _CONTEXT = multiprocessing.get_context("fork")
 
 
-def _hold(folder: Path, seconds: float, ready: Connection) -> None:
+def _hold(folder: Path, seconds: float, ready_pipe: Connection) -> None:
     with exclusive(folder):
-        ready.send(True)
+        ready_pipe.send(True)
         time.sleep(seconds)
 
 
 @pytest.fixture
-def ready() -> tuple[Connection, Connection]:
+def ready_pipe() -> tuple[Connection, Connection]:
     return _CONTEXT.Pipe(duplex=False)
 
 
@@ -45,10 +45,12 @@ def test_an_error_releases_the_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_waiting_ends_when_the_holder_is_done(tmp_path: Path, ready: tuple[Connection, Connection]) -> None:
-    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 0.8, ready[1]))
+def test_waiting_ends_when_the_holder_is_done(
+    tmp_path: Path, ready_pipe: tuple[Connection, Connection]
+) -> None:
+    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 0.8, ready_pipe[1]))
     holder.start()
-    assert ready[0].recv()
+    assert ready_pipe[0].recv()
     with pytest.raises(FolderLocked), exclusive(tmp_path):
         pass
     before = time.monotonic()
@@ -58,10 +60,12 @@ def test_waiting_ends_when_the_holder_is_done(tmp_path: Path, ready: tuple[Conne
     assert waited > 0.1
 
 
-def test_killing_the_holder_releases_the_lock(tmp_path: Path, ready: tuple[Connection, Connection]) -> None:
-    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 60, ready[1]))
+def test_killing_the_holder_releases_the_lock(
+    tmp_path: Path, ready_pipe: tuple[Connection, Connection]
+) -> None:
+    holder = _CONTEXT.Process(target=_hold, args=(tmp_path, 60, ready_pipe[1]))
     holder.start()
-    assert ready[0].recv()
+    assert ready_pipe[0].recv()
     holder.kill()
     holder.join()
     with exclusive(tmp_path):

@@ -44,9 +44,9 @@ def run_python(code: str, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is tuned")
 def test_freed_memory_is_kept_for_the_next_tensors() -> None:
-    tuned, plain = (int(run_python(MEASURE_KEPT_MEMORY, kind)) for kind in ("tuned", "plain"))
-    assert tuned >= 18
-    assert plain < 5
+    tuned_bytes, plain_bytes = (int(run_python(MEASURE_KEPT_MEMORY, kind)) for kind in ("tuned", "plain"))
+    assert tuned_bytes >= 18
+    assert plain_bytes < 5
 
 
 def test_variables_of_the_user_are_kept() -> None:

@@ -105,16 +105,16 @@ def test_metrics_are_still_valid_and_reports_show_them() -> None:
 
 
 def test_an_evaluation_of_a_run_of_0_1_gives_the_same_metrics_as_in_0_1() -> None:
-    old = json.loads((FINISHED / "metrics.json").read_text())
-    new = selfmark.evaluate(
+    old_metrics = json.loads((FINISHED / "metrics.json").read_text())
+    new_metrics = selfmark.evaluate(
         FINISHED, IMAGES, LABELS, settings={"draws": 1, "fit_images": [3]}, output="again", device="cpu"
     )
     for direction in ("forward", "backward"):
-        assert new["headline"][direction]["error"] == pytest.approx(
-            old["headline"][direction]["error"], rel=1e-2
+        assert new_metrics["headline"][direction]["error"] == pytest.approx(
+            old_metrics["headline"][direction]["error"], rel=1e-2
         )
-    assert new["unlabelled"]["stable"] == pytest.approx(old["unlabelled"]["stable"], abs=2e-2)
-    assert new.keys() == old.keys() | {"advice", "curves", "inter_ocular", "verification"}
+    assert new_metrics["unlabelled"]["stable"] == pytest.approx(old_metrics["unlabelled"]["stable"], abs=2e-2)
+    assert new_metrics.keys() == old_metrics.keys() | {"advice", "curves", "inter_ocular", "verification"}
 
 
 def test_old_names_of_evaluation_settings_are_accepted() -> None:
@@ -176,10 +176,10 @@ def test_files_of_new_runs_keep_the_keys_of_old_ones(quick_run: Path) -> None:
             event = json.loads(line)
             keys.setdefault(event["event"], set()).update(_list_keys(event))
         logs.append(keys)
-    old, new = logs
-    assert old.keys() <= new.keys()
-    missing = {name: old[name] - new[name] for name in old}
-    assert {name: keys for name, keys in missing.items() if keys} == {}
+    old_log, new_log = logs
+    assert old_log.keys() <= new_log.keys()
+    removed_values = {name: old_log[name] - new_log[name] for name in old_log}
+    assert {name: keys for name, keys in removed_values.items() if keys} == {}
     for file in ("model/model.json", "run.json"):
         old_keys, new_keys = (
             _list_keys(json.loads((run / file).read_text())) for run in (FINISHED, quick_run)

@@ -128,9 +128,9 @@ def test_frames_without_an_animal_are_counted_apart_from_unreadable_frames(
 
 def test_a_video_without_motion_is_rejected(tmp_path: Path) -> None:
     # An animal that never moves counts as background.
-    still = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)
+    still_path = np.repeat(np.array([[[100.0, 70.0]]]), 40, axis=0)
     with pytest.raises(InputError, match=r"no animals were found\. .* --boxes$"):
-        track_animals(write_arena_video(still, tmp_path / "still.mp4"), 1, SETTINGS)
+        track_animals(write_arena_video(still_path, tmp_path / "still.mp4"), 1, SETTINGS)
 
 
 def test_two_tracks_share_a_single_animal(tmp_path: Path) -> None:
@@ -197,10 +197,10 @@ def test_smoothing_reduces_noise_and_keeps_gaps() -> None:
     path = np.stack([np.linspace(0, 50, 200), 20 * np.sin(np.linspace(0, 6, 200))], axis=1)
     noisy = path + rng.normal(0, 1, path.shape)
     noisy[80:100] = np.nan
-    smooth = smooth_centers(noisy, 2.0)
-    assert np.isnan(smooth[80:100]).all()
-    assert np.isfinite(np.delete(smooth, range(80, 100), axis=0)).all()
-    assert np.nanstd(smooth - path) < 0.6 * np.nanstd(noisy - path)
+    smooth_path = smooth_centers(noisy, 2.0)
+    assert np.isnan(smooth_path[80:100]).all()
+    assert np.isfinite(np.delete(smooth_path, range(80, 100), axis=0)).all()
+    assert np.nanstd(smooth_path - path) < 0.6 * np.nanstd(noisy - path)
     np.testing.assert_array_equal(smooth_centers(noisy, 0.0), noisy)
 
 

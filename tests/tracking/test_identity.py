@@ -38,10 +38,12 @@ def test_animals_that_differ_are_told_apart_in_any_order() -> None:
         after = make_descriptions(rng, [[0.0, 1.0, 3.0][animal] for animal in order], 20)
         chosen = assign_identities(before, after, 0.5)
         assert [order[path] for path in chosen] == [0, 1, 2]
-    same = make_descriptions(rng, [0.0, 0.0, 0.0], 60)
+    same_descriptions = make_descriptions(rng, [0.0, 0.0, 0.0], 60)
     for _ in range(20):
         after = make_descriptions(rng, [0.0, 0.0, 0.0], 20)
-        assert assign_identities(same, after, 0.5).tolist() == [0, 1, 2], "animals that look alike stay"
+        assert assign_identities(same_descriptions, after, 0.5).tolist() == [0, 1, 2], (
+            "animals that look alike stay"
+        )
     assert assign_identities(before, after[:3], 0.5).tolist() == [0, 1, 2], "too few frames to decide"
 
 

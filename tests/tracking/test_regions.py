@@ -175,7 +175,7 @@ def test_yolo_files_count_frames_from_one(folder: Path, rows: list[str], tracks:
         ("0 .1 .2 .3 .2 12 3", "the confidence must be 0 to 1, not 12"),
         ("0 .1 .2 .3 .2 .1 .2 2 .3 .4 nan", "this one has 11 words"),
         ("0 .1 .2 .3", "this one has 4 words"),
-        ("0 120 80 60 40", "must be fractions of the image from 0 to 1, not 120 80 60 40"),  # pixels
+        ("0 120 80 60 40", "must be fractions of the image, usually from 0 to 1, not 120 80 60 40"),  # pixels
         ("0 nan .5 .5 .5", "must be fractions of the image"),
         ("0 .5 .5 wide .5", "'wide' is not a number"),
     ],

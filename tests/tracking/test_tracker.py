@@ -20,9 +20,9 @@ AREA = float(SIDE**2)
 def draw_mask(*centers: tuple[int, int], side: int = SIDE) -> npt.NDArray[np.uint8]:
     """Draw squares with an odd side around these centers (x, y)."""
     mask = np.zeros((100, 160), np.uint8)
-    half = side // 2
+    half_side = side // 2
     for x, y in centers:
-        mask[y - half : y + half + 1, x - half : x + half + 1] = 1
+        mask[y - half_side : y + half_side + 1, x - half_side : x + half_side + 1] = 1
     return mask
 
 
@@ -54,11 +54,11 @@ def test_center_and_radius_match_a_hand_computed_case() -> None:
 
 def test_blobs_that_are_too_small_are_ignored() -> None:
     """The lower limit is a quarter of 81 pixels: 5 x 5 pixels are enough, 3 x 3 pixels are not."""
-    small = AnimalTracker(1, AREA, SETTINGS).update(draw_mask((40, 30), side=3))
-    assert np.isnan(small.center).all()
-    assert np.isnan(small.radius).all()
-    large = AnimalTracker(1, AREA, SETTINGS).update(draw_mask((40, 30), side=5))
-    np.testing.assert_allclose(large.center, [[40, 30]])
+    small_animal = AnimalTracker(1, AREA, SETTINGS).update(draw_mask((40, 30), side=3))
+    assert np.isnan(small_animal.center).all()
+    assert np.isnan(small_animal.radius).all()
+    large_animal = AnimalTracker(1, AREA, SETTINGS).update(draw_mask((40, 30), side=5))
+    np.testing.assert_allclose(large_animal.center, [[40, 30]])
 
 
 def test_the_largest_blob_is_the_animal_at_the_start() -> None:
@@ -124,11 +124,11 @@ def test_the_total_distance_is_minimal() -> None:
 def test_one_animal_is_lost_while_the_other_is_tracked() -> None:
     tracker = AnimalTracker(2, AREA, SETTINGS)
     order = np.argsort(tracker.update(draw_mask((30, 30), (90, 60))).center[:, 0])
-    alone = tracker.update(draw_mask((32, 30))).center[order]
-    np.testing.assert_allclose(alone[0], [32, 30])
-    assert np.isnan(alone[1]).all()
-    both = tracker.update(draw_mask((34, 30), (88, 60))).center[order]
-    np.testing.assert_allclose(both, [[34, 30], [88, 60]])
+    center_alone = tracker.update(draw_mask((32, 30))).center[order]
+    np.testing.assert_allclose(center_alone[0], [32, 30])
+    assert np.isnan(center_alone[1]).all()
+    centers_of_both = tracker.update(draw_mask((34, 30), (88, 60))).center[order]
+    np.testing.assert_allclose(centers_of_both, [[34, 30], [88, 60]])
 
 
 def test_touching_animals_share_a_blob() -> None:

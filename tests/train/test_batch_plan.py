@@ -28,9 +28,9 @@ def test_any_iteration_can_be_planned_directly() -> None:
 def test_pairs_consist_of_usable_images_with_the_given_fraction_of_same_images() -> None:
     planned = plan_pairs(USABLE, 4000, 0.5, None, seed=1)(0)
     assert set(planned.images.tolist()) == set(USABLE.tolist())
-    same = (planned.first == planned.second).mean()
+    same_fraction = (planned.first == planned.second).mean()
     # By chance, one in five of the other pairs also consists of an image and itself.
-    assert same == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
+    assert same_fraction == pytest.approx(0.5 + 0.5 / len(USABLE), abs=0.03)
     assert (planned.slot == -1).all()
     counts = np.bincount(planned.images, minlength=12)[USABLE]
     assert counts.min() > 0.9 * counts.mean()
@@ -43,15 +43,15 @@ def test_the_given_fraction_of_pairs_draws_nearby_frames() -> None:
     neighbor[USABLE[:3], 1] = USABLE[:3] + 200
     nearby = NearbyFrames(neighbor, np.zeros(12, dtype=np.int64), fraction=0.5)
     planned = plan_pairs(USABLE, 4000, 0.25, nearby, seed=1)(7)
-    near = planned.slot >= 0
-    assert (planned.second[near] == neighbor[planned.first[near], planned.slot[near]]).all()
-    assert (planned.second[near] >= 100).all()
-    assert (planned.second[~near] < 100).all()
+    is_nearby = planned.slot >= 0
+    assert (planned.second[is_nearby] == neighbor[planned.first[is_nearby], planned.slot[is_nearby]]).all()
+    assert (planned.second[is_nearby] >= 100).all()
+    assert (planned.second[~is_nearby] < 100).all()
     # Half of the pairs draw one of two slots for a nearby frame. All images have a frame in slot 0, and three
     # of five images have a frame in slot 1.
-    assert near.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
-    same = (planned.first == planned.second)[~near].mean()
-    assert same == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), (
+    assert is_nearby.mean() == pytest.approx(0.5 * (1 + 3 / 5) / 2, abs=0.03)
+    same_fraction = (planned.first == planned.second)[~is_nearby].mean()
+    assert same_fraction == pytest.approx(0.25 + 0.75 / len(USABLE), abs=0.04), (
         "with only one video, an image can be paired with itself by chance"
     )
 

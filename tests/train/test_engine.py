@@ -126,8 +126,8 @@ def test_one_cycle_rises_and_falls_along_half_cosine_waves(warmup_fraction: floa
 
 
 def test_drops_also_apply_to_a_cycle() -> None:
-    with_drops, without = (Phase("round", 1, 0, 50, drops, 0.2) for drops in ((30, 40), ()))
-    ratios = [with_drops.lr_factor(step) / without.lr_factor(step) for step in (10, 29, 30, 39, 40, 49)]
+    with_drops, without_drops = (Phase("round", 1, 0, 50, drops, 0.2) for drops in ((30, 40), ()))
+    ratios = [with_drops.lr_factor(step) / without_drops.lr_factor(step) for step in (10, 29, 30, 39, 40, 49)]
     assert ratios == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 

@@ -49,8 +49,8 @@ def test_healthy_points_pass() -> None:
 def _make_descriptors_alike(described: DescribedPoints) -> DescribedPoints:
     vectors = described.points.descriptor
     assert vectors is not None
-    near = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
-    return DescribedPoints(replace(described.points, descriptor=near), None)
+    similar_vectors = torch.nn.functional.normalize(vectors[:1] + 0.01 * vectors, dim=1)
+    return DescribedPoints(replace(described.points, descriptor=similar_vectors), None)
 
 
 def _move_points_together(described: DescribedPoints) -> DescribedPoints:
@@ -96,8 +96,8 @@ def test_spreads_match_numpy() -> None:
 def label_points(labels: list[int], clusters: int) -> LabeledPoints:
     count = len(labels)
     points = Keypoints(torch.zeros(count, 2), torch.arange(count), torch.ones(count))
-    label = torch.tensor(labels)
-    return LabeledPoints(points, label, torch.full_like(label, -1), clusters)
+    label_tensor = torch.tensor(labels)
+    return LabeledPoints(points, label_tensor, torch.full_like(label_tensor, -1), clusters)
 
 
 def test_too_many_empty_clusters_raise() -> None:
@@ -135,12 +135,12 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The fault occurs when the images are described before round 2, so no iteration of round 2 runs."""
-    original, calls = pipeline.describe_images, 0
+    original_describe, calls = pipeline.describe_images, 0
 
     def describe_with_fault(*arguments: Any) -> DescribedPoints:
         nonlocal calls
         calls += 1
-        described = original(*arguments)
+        described = original_describe(*arguments)
         return FAULTS[message](described) if calls == 2 else described
 
     monkeypatch.setattr(pipeline, "describe_images", describe_with_fault)
@@ -154,10 +154,10 @@ def test_a_faulty_run_stops_before_the_next_round_and_saves_no_model(
 def test_a_detector_that_collapsed_in_stage2_is_not_saved(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = Detector.locate
+    original_locate = Detector.locate
 
     def locate_in_one_place(detector: Detector, pixels: torch.Tensor) -> NetworkLandmarks:
-        located = original(detector, pixels)
+        located = original_locate(detector, pixels)
         return NetworkLandmarks(torch.full_like(located.xy, 31.0), located.score)
 
     monkeypatch.setattr(Detector, "locate", locate_in_one_place)
@@ -172,12 +172,12 @@ def test_checkpoints_contain_only_finite_numbers(
     broken: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A value becomes NaN in step 7, between two log lines. So the last checkpoint is of iteration 6."""
-    original, calls = engine._Step.__call__, 0
+    original_call, calls = engine._Step.__call__, 0
 
     def break_once(step: Any, *batch: Any) -> None:
         nonlocal calls
         calls += 1
-        original(step, *batch)
+        original_call(step, *batch)
         if calls == 7:
             target = step._sums if broken == "loss" else next(step._state.network.parameters()).data
             target[(0,) * target.ndim] = float("nan")
@@ -203,8 +203,8 @@ def test_the_spread_is_measured_over_all_processes(
     measure: Callable[[DescribedPoints, ProcessGroup], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes, each with half of the points, together measure the spread of all points."""
-    whole, group_of_two = make_points(6, 4), ProcessGroup(rank=0, size=2)
-    expected = measure(whole, SINGLE_PROCESS)
+    all_points, group_of_two = make_points(6, 4), ProcessGroup(rank=0, size=2)
+    expected = measure(all_points, SINGLE_PROCESS)
     sums: list[torch.Tensor] = []
 
     def add_to_sums(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ def test_the_spread_is_measured_over_all_processes(
 
     monkeypatch.setattr(ProcessGroup, "device", torch.device("cpu"))
     monkeypatch.setattr(ProcessGroup, "all_sum", add_to_sums)
-    halves = [whole.select(whole.points.image_index // 2 == half) for half in (0, 1)]
+    halves = [all_points.select(all_points.points.image_index // 2 == half) for half in (0, 1)]
     # The first process has nothing to add its sums to yet; the second adds its sums to those of the first.
     assert measure(halves[0], group_of_two) != pytest.approx(expected)
     assert measure(halves[1], group_of_two) == pytest.approx(expected)

@@ -50,11 +50,11 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # the fake for the real Triton.
     importlib.import_module("torch._dynamo")
     language = types.ModuleType("triton.language")
-    fake = types.ModuleType("triton")
-    fake.jit, fake.language = FakeKernel, language  # type: ignore[attr-defined]
-    fake.cdiv = lambda value, step: -(-value // step)  # type: ignore[attr-defined]
-    fake.next_power_of_2 = lambda value: 1 << (value - 1).bit_length()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "triton", fake)
+    fake_triton = types.ModuleType("triton")
+    fake_triton.jit, fake_triton.language = FakeKernel, language  # type: ignore[attr-defined]
+    fake_triton.cdiv = lambda value, step: -(-value // step)  # type: ignore[attr-defined]
+    fake_triton.next_power_of_2 = lambda value: 1 << (value - 1).bit_length()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton", fake_triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
     yield
     # Remove the modules that were imported with the fake, so that later tests do not use them.

@@ -1,4 +1,7 @@
-"""Test the losses of both stages: targets, negatives, weights, gradients and flipping."""
+"""Test the losses of both stages: targets, negatives, weights, gradients and flipping.
+
+Phi is the network that finds and describes keypoints (Stage 1), Psi the network that locates landmarks.
+"""
 
 from __future__ import annotations
 
@@ -183,10 +186,19 @@ class _NoHeat(torch.nn.Module):
 
 def test_labels_of_mirror_images_may_differ_from_those_of_partners() -> None:
     """A flipped image has the labels that were found in its mirror image, and other images have their own."""
-    still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
+    no_deformation = {
+        "rotation": 0,
+        "scale": [1, 1],
+        "shift": 0,
+        "noise": 0,
+        "blur_fraction": 0,
+        "color_fraction": 0,
+    }
     same_light = {"contrast": [1, 1], "brightness": [1, 1]}
     config = _make_config(
-        K=3, student__batch=8, **{f"augment__{name}": value for name, value in (still | same_light).items()}
+        K=3,
+        student__batch=8,
+        **{f"augment__{name}": value for name, value in (no_deformation | same_light).items()},
     )
     generator = torch.Generator().manual_seed(4)
     pixels = torch.zeros(8, 3, 64, 64, dtype=torch.uint8)
@@ -250,8 +262,15 @@ def test_partners_give_the_labels_of_mirror_images() -> None:
 def test_settings_decide_whether_landmarks_outside_the_view_and_absent_landmarks_count(
     settings: dict[str, str], expected: float
 ) -> None:
-    still = {"rotation": 0, "scale": [1, 1], "shift": 0, "noise": 0, "blur_fraction": 0, "color_fraction": 0}
-    changes = {f"augment__{name}": value for name, value in still.items()}
+    no_deformation = {
+        "rotation": 0,
+        "scale": [1, 1],
+        "shift": 0,
+        "noise": 0,
+        "blur_fraction": 0,
+        "color_fraction": 0,
+    }
+    changes = {f"augment__{name}": value for name, value in no_deformation.items()}
     changes |= {f"stage2__{name}": value for name, value in settings.items()}
     config = _make_config(K=3, flip__train=False, flip__test=False, **changes)
     xy = torch.tensor([[[30.0, 30.0], [-9.0, 30.0], [40.0, 40.0]]]).repeat(2, 1, 1)

@@ -26,26 +26,26 @@ def test_many_steps_match_torch(clip: float, channels_last: bool) -> None:
     if channels_last:
         ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings = Optimizer(lr=3e-3, weight_decay=0.02, clip_norm=clip)
-    flat = FlatRMSprop([(ours[0], 0.1), (ours[1:], 1.0)], settings)
+    flat_optimizer = FlatRMSprop([(ours[0], 0.1), (ours[1:], 1.0)], settings)
     groups = [
         {"params": list(theirs[0].parameters()), "lr": 3e-4},
         {"params": list(theirs[1:].parameters()), "lr": 3e-3},
     ]
-    reference = torch.optim.RMSprop(groups, weight_decay=0.02)
+    torch_optimizer = torch.optim.RMSprop(groups, weight_decay=0.02)
     generator = torch.Generator().manual_seed(1)
     for step in range(60):
         images = torch.randn(4, 3, 6, 6, generator=generator)
         if step == 40:
-            flat.scale_learning_rate(0.1)
-            for group in reference.param_groups:
+            flat_optimizer.scale_learning_rate(0.1)
+            for group in torch_optimizer.param_groups:
                 group["lr"] *= 0.1
-        for network, zero_grad in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
+        for network, zero_grad in ((ours, flat_optimizer.zero_grad), (theirs, torch_optimizer.zero_grad)):
             zero_grad()
             (network(images) - images.mean(1, keepdim=True)).square().mean().backward()
         if clip > 0:
             nn.utils.clip_grad_norm_(theirs.parameters(), clip)
-        flat.step()
-        reference.step()
+        flat_optimizer.step()
+        torch_optimizer.step()
     for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-6, msg=name)
         assert not torch.equal(expected, dict(_build_network().named_parameters())[name])
@@ -56,38 +56,38 @@ def test_flattening_does_not_change_the_network() -> None:
     before = copy.deepcopy(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(2, 3, 6, 6)
-    flat = FlatRMSprop([(network, 1.0)], Optimizer())
+    flat_optimizer = FlatRMSprop([(network, 1.0)], Optimizer())
     torch.testing.assert_close(network(images), before(images))
     for name, value in before.state_dict().items():
         assert torch.equal(network.state_dict()[name], value), name
-    other = _build_network()
-    nn.init.ones_(other[0].weight)
-    network.load_state_dict(other.state_dict())
-    torch.testing.assert_close(network(images), other(images))
-    assert flat.weight_copies == {}
+    other_network = _build_network()
+    nn.init.ones_(other_network[0].weight)
+    network.load_state_dict(other_network.state_dict())
+    torch.testing.assert_close(network(images), other_network(images))
+    assert flat_optimizer.weight_copies == {}
 
 
 def test_copies_collect_gradients_and_stay_equal_to_the_parameters() -> None:
     network = _build_network()
-    flat = FlatRMSprop([(network, 1.0)], Optimizer(lr=0.1), torch.bfloat16)
+    flat_optimizer = FlatRMSprop([(network, 1.0)], Optimizer(lr=0.1), torch.bfloat16)
     convolutions = (network[0], network[3])
-    assert {id(parameter) for parameter in flat.weight_copies} == {
+    assert {id(parameter) for parameter in flat_optimizer.weight_copies} == {
         id(parameter) for layer in convolutions for parameter in layer.parameters()
     }
     before = {parameter: parameter.detach().clone() for parameter in network.parameters()}
-    flat.zero_grad()
-    for low_precision in flat.weight_copies.values():
+    flat_optimizer.zero_grad()
+    for low_precision in flat_optimizer.weight_copies.values():
         low_precision.grad = torch.ones_like(low_precision)
-    flat.step()
-    for parameter, low_precision in flat.weight_copies.items():
+    flat_optimizer.step()
+    for parameter, low_precision in flat_optimizer.weight_copies.items():
         assert (parameter < before[parameter]).all()
         assert torch.equal(low_precision, parameter.bfloat16())
     # The weight of the norm has no copy and no gradient, so only weight decay changes it.
     norm_weight = network[1].weight
     assert torch.equal(norm_weight, before[norm_weight] - 0.1 * _compute_first_step(before[norm_weight]))
     nn.init.ones_(network[0].weight)
-    flat.update_copies()
-    assert (flat.weight_copies[network[0].weight] == 1).all()
+    flat_optimizer.update_copies()
+    assert (flat_optimizer.weight_copies[network[0].weight] == 1).all()
 
 
 def _compute_first_step(value: torch.Tensor) -> torch.Tensor:
@@ -105,23 +105,23 @@ def test_one_cycle_of_adamw_matches_torch(weight_decay: float, channels_last: bo
     ours, theirs = _build_network(), _build_network()
     if channels_last:
         ours.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    flat = FlatAdamW([(ours[0], 0.1), (ours[1:], 1.0)], lr=0.02, weight_decay=weight_decay)
+    flat_optimizer = FlatAdamW([(ours[0], 0.1), (ours[1:], 1.0)], lr=0.02, weight_decay=weight_decay)
     groups = [{"params": list(theirs[0].parameters())}, {"params": list(theirs[1:].parameters())}]
-    reference = torch.optim.AdamW(groups, weight_decay=weight_decay)
+    torch_optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay)
     phase = Phase("round", 1, 0, 60, (), warmup_fraction=0.2)
     generator = torch.Generator().manual_seed(1)
     for step in range(60):
         images = torch.randn(4, 3, 6, 6, generator=generator)
         rates = [0.002 * phase.lr_factor(step), 0.02 * phase.lr_factor(step)]
-        flat.scale_learning_rate(phase.lr_factor(step))
-        assert flat.learning_rates == pytest.approx(rates)
-        for group, rate in zip(reference.param_groups, rates, strict=True):
+        flat_optimizer.scale_learning_rate(phase.lr_factor(step))
+        assert flat_optimizer.learning_rates == pytest.approx(rates)
+        for group, rate in zip(torch_optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        for network, zero_grad in ((ours, flat.zero_grad), (theirs, reference.zero_grad)):
+        for network, zero_grad in ((ours, flat_optimizer.zero_grad), (theirs, torch_optimizer.zero_grad)):
             zero_grad()
             (network(images) - images.mean(1, keepdim=True)).square().mean().backward()
-        flat.step()
-        reference.step()
+        flat_optimizer.step()
+        torch_optimizer.step()
     for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5, msg=name)
         assert (expected - dict(_build_network().named_parameters())[name]).abs().max() > 1e-3
@@ -131,10 +131,10 @@ def test_the_first_step_of_adamw_is_the_learning_rate() -> None:
     """The first step of Adam does not depend on the size of the gradient."""
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     before = copy.deepcopy(network)
-    flat = FlatAdamW([(network[0], 1.0), (network[1], 0.1)], lr=0.01, weight_decay=0.0)
+    flat_optimizer = FlatAdamW([(network[0], 1.0), (network[1], 0.1)], lr=0.01, weight_decay=0.0)
     for scale, parameter in enumerate(network.parameters(), start=1):
         parameter.grad = torch.full_like(parameter, -(10.0**-scale))
-    flat.step()
+    flat_optimizer.step()
     for part, rate in ((0, 0.01), (1, 0.001)):
         for parameter, old in zip(network[part].parameters(), before[part].parameters(), strict=True):
             torch.testing.assert_close(parameter - old, torch.full_like(old, rate), rtol=1e-3, atol=1e-6)

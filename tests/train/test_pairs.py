@@ -162,10 +162,10 @@ def test_equivariance_mode_pairs_an_image_with_itself_and_flips_both_views_or_ne
     assert torch.equal(*batch.label.chunk(2))
 
 
-def test_views_are_not_flipped_without_mirrored_labels_or_if_flipping_is_switched_off() -> None:
+def test_views_are_flipped_only_if_mirrored_labels_exist_and_flipping_is_on() -> None:
     assert not round_pair_settings(CONFIG, has_mirrored_labels=False).flip
-    off = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
-    assert not round_pair_settings(off, has_mirrored_labels=True).flip
+    config_without_flips = replace(CONFIG, flip=replace(CONFIG.flip, train=False, test=False))
+    assert not round_pair_settings(config_without_flips, has_mirrored_labels=True).flip
 
 
 def test_same_image_pairs_occur_with_the_given_fraction() -> None:
@@ -173,9 +173,9 @@ def test_same_image_pairs_occur_with_the_given_fraction() -> None:
     settings = PairSettings(same_image_fraction=0.5, flip=False, flip_together=False)
     batch = _draw(_make_table(), None, settings, config, 0)
     _, image = _decode(batch, torch.full((800, 1, 2), 63.5))
-    same = (image[:400] == image[400:]).float().mean()
+    same_fraction = (image[:400] == image[400:]).float().mean()
     # By chance, one in six of the other pairs also consists of a single image.
-    assert same == pytest.approx(0.5 + 0.5 / IMAGES, abs=0.07)
+    assert same_fraction == pytest.approx(0.5 + 0.5 / IMAGES, abs=0.07)
 
 
 def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
@@ -212,9 +212,9 @@ def test_temporal_pairs_match_propagated_points_slot_by_slot() -> None:
 
 def test_two_processes_together_build_the_batch_of_one_process() -> None:
     table, config = _make_table(), replace(CONFIG, augment=Augment())
-    whole = _draw(table, None, ROUND, config, 0)
+    all_pairs = _draw(table, None, ROUND, config, 0)
     parts = [_draw(table, None, ROUND, config, 0, ProcessGroup(rank, 2)) for rank in range(2)]
     for field in fields(PairBatch):
         views = [getattr(part, field.name).chunk(2) for part in parts]  # first and second views of each part
         joined = torch.cat([views[0][0], views[1][0], views[0][1], views[1][1]])
-        torch.testing.assert_close(joined, getattr(whole, field.name))
+        torch.testing.assert_close(joined, getattr(all_pairs, field.name))

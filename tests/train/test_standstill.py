@@ -61,8 +61,8 @@ def test_movements_are_mean_distances_between_measurements() -> None:
     movements.add(start)
     assert movements.percents == []
     moved = start.clone()
-    moved[0, 0] += torch.tensor([3.0, 4.0])  # 5 percent of the side
-    moved[1, 1] += torch.tensor([0.0, -1.0])
+    moved[0, 0] += torch.tensor([3.0, 4.0])  # a distance of 5 percent of the image's side
+    moved[1, 1] += torch.tensor([0.0, -1.0])  # 1 percent
     movements.add(moved)
     movements.add(moved)
     assert movements.percents == [6 / 4, 0.0]
@@ -94,15 +94,15 @@ def test_held_out_images_are_not_usable() -> None:
     assert len(held_out) == 3
     assert sorted([*kept.usable.tolist(), *held_out.tolist()]) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert torch.equal(kept.xy, table.xy)
-    same, other = (table.hold_out(3, seed)[1].tolist() for seed in (5, 6))
-    assert same == held_out.tolist() != other
+    with_same_seed, with_other_seed = (table.hold_out(3, seed)[1].tolist() for seed in (5, 6))
+    assert with_same_seed == held_out.tolist() != with_other_seed
 
 
 # --- engine ----------------------------------------------------------------------------------------------
 
 
 class Training:
-    """A small training whose landmarks are the first weights of the network, in percent times `scale`."""
+    """A small training. The weights of its first layer, times `scale`, are its landmarks in percent."""
 
     def __init__(self, limit: float, scale: float = 100.0, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -166,7 +166,10 @@ def test_a_phase_whose_landmarks_stand_still_continues_with_its_final_part() -> 
     training.run()
     # Landmarks are first located after 4 iterations, so movements are known after 8 and 12. Then the final
     # part begins.
-    assert [(iteration, following) for iteration, _, following in training.measured] == [(8, 8), (12, 32)]
+    assert [(iteration, next_iteration) for iteration, _, next_iteration in training.measured] == [
+        (8, 8),
+        (12, 32),
+    ]
     assert training.trained == [*range(12), *range(32, 40)]
     assert training.rates == pytest.approx([0.01] * 12 + [0.001] * 8), "the learning rate still drops"
     assert training.logged == [4, 5, 8, 10, 12, 35, 40]
@@ -192,8 +195,8 @@ def test_an_interrupted_phase_makes_the_same_decision(
     limit = _choose_limit()
     uninterrupted = Training(limit)
     uninterrupted.run()
-    skips = [following - iteration for iteration, _, following in uninterrupted.measured]
-    assert sum(skips) > 0, "the limit is reached during the first part"
+    skips = [next_iteration - iteration for iteration, _, next_iteration in uninterrupted.measured]
+    assert sum(skips) > 0, "movements fall below the limit during the first part"
     path = tmp_path / "stage2.safetensors"
     stopped = Training(limit)
     with pytest.raises(KeyboardInterrupt):
@@ -227,7 +230,7 @@ def test_a_killed_phase_makes_the_same_decision(killed_at: int, tmp_path: Path) 
 
 
 def _choose_limit() -> float:
-    """Return a limit that the landmarks reach in the middle of the first part."""
+    """Return a limit below which the movements of the landmarks fall in the middle of the first part."""
     training = Training(limit=0.0)
     training.run()
     movements = [percent for _, percent, _ in training.measured]
@@ -251,11 +254,11 @@ def test_several_processes_average_their_movements() -> None:
     positions = torch.zeros(1, 1, 2)
     movements.add(positions)
 
-    class Two:
+    class GroupOfTwo:
         size = 2
 
         def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
             return tensor + 1.0  # The other process has measured 1 percent.
 
-    movements.add(positions + torch.tensor([3.0, 4.0]), Two())  # type: ignore[arg-type]
+    movements.add(positions + torch.tensor([3.0, 4.0]), GroupOfTwo())  # type: ignore[arg-type]
     assert movements.percents == [3.0]

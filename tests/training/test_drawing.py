@@ -51,10 +51,10 @@ def test_the_points_of_a_shape_lie_on_its_corners(maker):
         strength = compute_cornerness(image)
         typical = np.percentile(strength[strength > 1e-5], 50)
         for x, y in np.round(points).astype(int):
-            near = strength[y - 4 : y + 5, x - 4 : x + 5]
-            row, column = np.unravel_index(near.argmax(), near.shape)
+            neighborhood = strength[y - 4 : y + 5, x - 4 : x + 5]
+            row, column = np.unravel_index(neighborhood.argmax(), neighborhood.shape)
             offsets.append(np.hypot(row - 4, column - 4))
-            strengths.append(near.max() / typical)
+            strengths.append(neighborhood.max() / typical)
     # Outlines are blurred by a pixel and cornerness has a wide window, so its peak lies inside the corner.
     assert np.median(offsets) <= 2.3
     assert np.mean(np.array(strengths) > 2) > 0.8
@@ -85,8 +85,8 @@ def test_a_polygon_is_centered_on_its_corners():
         mask = draw_polygons(64, [center + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)])
         total = mask.sum()
         offsets.append(np.array([(mask * columns).sum(), (mask * rows).sum()]) / total - center)
-        exact = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
-        assert exact < total < exact * (1 + 0.6 / radius) ** 2  # OpenCV adds half a pixel per side.
+        exact_area = 2.5 * radius**2 * np.sin(2 * np.pi / 5)
+        assert exact_area < total < exact_area * (1 + 0.6 / radius) ** 2  # OpenCV adds half a pixel per side.
     assert np.abs(offsets).max() < 0.25
     assert np.abs(np.mean(offsets, axis=0)).max() < 0.05
 

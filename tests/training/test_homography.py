@@ -34,9 +34,9 @@ def draw_smooth_images(count, side):
 
 def test_views_match_opencv(homographies):
     images = draw_smooth_images(6, 64)
-    views, inside = warp_images(torch.from_numpy(images)[:, None], homographies, 48)
-    assert 0.3 < inside.float().mean() < 1
-    for image, view, seen, matrix in zip(images, views[:, 0], inside, homographies, strict=True):
+    views, is_inside = warp_images(torch.from_numpy(images)[:, None], homographies, 48)
+    assert 0.3 < is_inside.float().mean() < 1
+    for image, view, seen, matrix in zip(images, views[:, 0], is_inside, homographies, strict=True):
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         expected = cv2.warpPerspective(image, matrix.double().numpy(), (48, 48), flags=flags)
         # OpenCV rounds positions to 1/32 of a pixel.
@@ -72,8 +72,10 @@ def test_missing_points_stay_missing(homographies):
 
 
 def test_a_view_without_random_changes_is_centered(generator):
-    still = Views(side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0)
-    matrix = sample_homographies(1, 80, still, generator)[0]
+    still_views = Views(
+        side=40, zoom=(0.5, 0.5), stretch=0, rotation=0, shear=0, perspective=0, shift=0, roam=0
+    )
+    matrix = sample_homographies(1, 80, still_views, generator)[0]
     # A pixel of the view covers half a pixel of the image; the view's center shows the image's center.
     torch.testing.assert_close(matrix, torch.tensor([[0.5, 0, 29.75], [0, 0.5, 29.75], [0, 0, 1]]))
 
@@ -92,5 +94,7 @@ def test_the_inverse_undoes_the_homography(homographies):
     torch.testing.assert_close(
         warp_points(warp_points(xy, homographies), invert(homographies)), xy, atol=1e-3, rtol=0
     )
-    exact = torch.linalg.inv(homographies.double())
-    torch.testing.assert_close(invert(homographies).double(), exact / exact[:, 2:, 2:], atol=1e-4, rtol=1e-4)
+    exact_inverse = torch.linalg.inv(homographies.double())
+    torch.testing.assert_close(
+        invert(homographies).double(), exact_inverse / exact_inverse[:, 2:, 2:], atol=1e-4, rtol=1e-4
+    )

@@ -36,9 +36,9 @@ def test_one_of_the_points_that_share_a_cell_is_chosen_at_random():
 
 
 def test_a_cell_counts_only_if_all_its_pixels_are_inside():
-    inside = torch.ones(1, 16, 24, dtype=torch.bool)
-    inside[0, 8, 15] = False
-    assert find_full_cells(inside)[0].tolist() == [[True, True, True], [True, False, True]]
+    is_inside = torch.ones(1, 16, 24, dtype=torch.bool)
+    is_inside[0, 8, 15] = False
+    assert find_full_cells(is_inside)[0].tolist() == [[True, True, True], [True, False, True]]
 
 
 def test_detector_loss_is_the_mean_over_counted_cells():

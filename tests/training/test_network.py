@@ -16,12 +16,12 @@ def test_folding_the_norms_changes_nothing():
         for tensor, spread in ((norm.bias, 0.3), (norm.running_mean, 0.3)):
             torch.nn.init.normal_(tensor, 0, spread)
         torch.nn.init.uniform_(norm.running_var, 0.3, 2.0)
-    plain = SuperPoint()
-    plain.load_state_dict(fold_norms(network), strict=True)
+    superpoint = SuperPoint()
+    superpoint.load_state_dict(fold_norms(network), strict=True)
     gray = torch.rand(2, 1, 32, 40)
     with torch.inference_mode():
         logits, raw = network.eval()(gray)
-        score, descriptors = plain.eval()(gray.expand(-1, 3, -1, -1))
+        score, descriptors = superpoint.eval()(gray.expand(-1, 3, -1, -1))
     assert logits.std() > 0.1
     expected = F.pixel_shuffle(logits.softmax(1)[:, :-1], 8)[:, 0]
     torch.testing.assert_close(score, expected, atol=1e-5, rtol=1e-4)
@@ -31,13 +31,13 @@ def test_folding_the_norms_changes_nothing():
 def test_convolving_patches_matches_a_convolution():
     torch.manual_seed(0)
     gray, weight = torch.rand(3, 1, 10, 12), torch.randn(5, 1, 3, 3)
-    weights = torch.randn(3, 5, 10, 12)
+    output_weights = torch.randn(3, 5, 10, 12)
     gradients = []
     results = []
     for convolve in (convolve_patches, lambda x, w: F.conv2d(x, w, padding=1)):
         kernel = weight.clone().requires_grad_()
         results.append(convolve(gray, kernel))
-        (results[-1] * weights).sum().backward()
+        (results[-1] * output_weights).sum().backward()
         gradients.append(kernel.grad)
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)

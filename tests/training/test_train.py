@@ -222,7 +222,7 @@ def test_the_command_writes_weights_log_and_sheet(command):
 
 def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatch):
     uninterrupted = load_file(command("whole") / "selfmark.safetensors")
-    original, started = train.optimize, []
+    original_optimize, started = train.optimize, []
 
     def interrupt(*arguments):
         phase = arguments[-2]
@@ -231,7 +231,7 @@ def test_a_training_interrupted_twice_gives_the_same_weights(command, monkeypatc
         second_interruption = ["shapes", "joint 1", "joint 1", "joint 2"]  # Joint 1 has started again.
         if started in (first_interruption, second_interruption):
             raise KeyboardInterrupt
-        original(*arguments)
+        original_optimize(*arguments)
 
     monkeypatch.setattr(train, "optimize", interrupt)
     with pytest.raises(KeyboardInterrupt):

@@ -243,14 +243,14 @@ def test_videos_without_any_object_are_noted_and_not_drawn(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One video has only low scores, another one cannot be read: both are noted, and neither is drawn."""
-    other, broken = tmp_path / "other.avi", tmp_path / "broken.avi"
-    shutil.copy(clip, other)
-    broken.write_bytes(b"no video")
+    other_video, broken_video = tmp_path / "other.avi", tmp_path / "broken.avi"
+    shutil.copy(clip, other_video)
+    broken_video.write_bytes(b"no video")
     predict = Detector.predict
 
     def lower_scores(self: Detector, refs: Sequence[ImageRef], batch: int) -> Iterator[Prediction]:
         for prediction in predict(self, refs, batch):
-            low = np.array([ref.path == other for ref in prediction.refs])[:, None]
+            low = np.array([ref.path == other_video for ref in prediction.refs])[:, None]
             points = prediction.landmarks
             yield prediction._replace(landmarks=replace(points, score=np.where(low, 0.0, points.score)))
 
@@ -263,5 +263,5 @@ def test_videos_without_any_object_are_noted_and_not_drawn(
     assert drawn == ["clip_landmarks.mp4"]
     assert out.count("labeled video: ") == 1
     assert "clip_landmarks.mp4" in out
-    assert f"--smooth leaves no position of any landmark in {other}: the highest score is 0" in error
-    assert f"1 of 1 frame of {broken} could not be read" in error
+    assert f"--smooth leaves no position of any landmark in {other_video}: the highest score is 0" in error
+    assert f"1 of 1 frame of {broken_video} could not be read" in error

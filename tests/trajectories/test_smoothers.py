@@ -44,10 +44,10 @@ def test_the_running_median_agrees_with_a_loop(xy: Floats, weight: Floats) -> No
             assert smooth[row, axis] == pytest.approx(_compute_naive_median(xy[rows, axis], weight[rows]))
     middle = (smooth[3] * 1 + smooth[6] * 2) / 3  # Row 5 is two thirds of the way from row 3 to row 6.
     np.testing.assert_allclose(smooth[5], middle)
-    even = smooth_median(xy, np.ones(40), 2)
-    np.testing.assert_allclose(even[0], np.median(xy[:3], axis=0))
-    np.testing.assert_allclose(even[1], np.median(xy[:4], axis=0))
-    np.testing.assert_allclose(even[20], np.median(xy[18:23], axis=0))
+    smoothed = smooth_median(xy, np.ones(40), 2)
+    np.testing.assert_allclose(smoothed[0], np.median(xy[:3], axis=0))
+    np.testing.assert_allclose(smoothed[1], np.median(xy[:4], axis=0))
+    np.testing.assert_allclose(smoothed[20], np.median(xy[18:23], axis=0))
 
 
 def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats) -> None:
@@ -61,9 +61,9 @@ def test_savitzky_golay_agrees_with_scipy_and_polyfit(xy: Floats, weight: Floats
 
 
 def test_a_filter_keeps_a_position_without_neighbors(xy: Floats) -> None:
-    alone = np.zeros(40)
-    alone[7] = 0.5
-    for smooth in (smooth_median(xy, alone, 2), smooth_savitzky_golay(xy, alone, 2, 2)):
+    single_weight = np.zeros(40)
+    single_weight[7] = 0.5
+    for smooth in (smooth_median(xy, single_weight, 2), smooth_savitzky_golay(xy, single_weight, 2, 2)):
         np.testing.assert_allclose(smooth, np.tile(xy[7], (40, 1)), atol=1e-6)
     np.testing.assert_allclose(smooth_kalman(xy[7:8], np.array([0.5]), np.zeros(1), 0.1), xy[7:8], atol=1e-6)
 
@@ -74,14 +74,14 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
     A measurement has the variance 1 / weight, and accelerations have the noise density `ratio`.
     """
     state, covariance = np.zeros(2), np.eye(2) * 1e10  # At first, nothing is known.
-    states, covariances, predicted = [], [], []
+    states, covariances, predictions = [], [], []
     for row in range(len(z)):
         if row:
             step = seconds[row] - seconds[row - 1]
             move = np.array([[1, step], [0, 1]])
             noise = ratio * np.array([[step**3 / 3, step**2 / 2], [step**2 / 2, step]])
             state, covariance = move @ state, move @ covariance @ move.T + noise
-            predicted.append((move, state, covariance))
+            predictions.append((move, state, covariance))
         if weight[row] > 0:
             gain = covariance[:, 0] / (covariance[0, 0] + 1 / weight[row])
             state = state + gain * (z[row] - state[0])
@@ -89,7 +89,7 @@ def _smooth_by_recursion(z: Floats, weight: Floats, seconds: Floats, ratio: floa
         states.append(state)
         covariances.append(covariance)
     for row in range(len(z) - 2, -1, -1):
-        move, predicted_state, predicted_covariance = predicted[row]
+        move, predicted_state, predicted_covariance = predictions[row]
         gain = covariances[row] @ move.T @ np.linalg.inv(predicted_covariance)
         states[row] = states[row] + gain @ (states[row + 1] - predicted_state)
     return np.array(states)[:, 0]

@@ -102,8 +102,8 @@ def test_motion_agrees_with_a_loop() -> None:
         if np.isnan(xy[row, 0, 0]):
             assert np.isnan([speed[row, 0], distance[row, 0]]).all()
             continue
-        around = [r for r in (row - 1, row + 1) if 0 <= r < 20 and np.isfinite(xy[r, 0, 0])]
-        first, last = min([*around, row]), max([*around, row])
+        neighbors = [r for r in (row - 1, row + 1) if 0 <= r < 20 and np.isfinite(xy[r, 0, 0])]
+        first, last = min([*neighbors, row]), max([*neighbors, row])
         if row == 12:  # The positions in both neighboring frames are unknown.
             assert np.isnan(speed[row, 0])
         else:

@@ -24,7 +24,7 @@ from training.keypoints.settings import Data
 IMAGES_PER_TASK = 64
 
 Draw = Callable[[np.random.Generator, int], tuple[Image, Array]]
-Drawn = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
+DrawnImages = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class LabeledImages:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """Images that other processes draw in the background."""
+class PendingImages:
+    """Images that other processes are still drawing."""
 
-    parts: list[Future[Drawn]]
+    parts: list[Future[DrawnImages]]
 
     def wait(self, device: torch.device) -> LabeledImages:
         """Wait for all images and return them on a device."""
@@ -75,17 +75,18 @@ def open_drawing_pool() -> Iterator[Executor]:
         yield pool
 
 
-def draw_shapes(pool: Executor, data: Data, seed: int) -> Drawing:
+def draw_shapes(pool: Executor, data: Data, seed: int) -> PendingImages:
     """Start drawing images with known points."""
-    return Drawing(_submit(pool, shapes.draw, data.shapes, data, (seed, 1)))
+    num_images = data.shapes
+    return PendingImages(_submit(pool, shapes.draw, num_images, data, (seed, 1)))
 
 
-def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> Drawing:
+def draw_unlabeled(pool: Executor, data: Data, seed: int, photograph_folder: Path) -> PendingImages:
     """Start drawing scenes, toy animals and crops of photographs; all points are NaN."""
     crop = functools.partial(
         _crop, sources=photographs.load(photograph_folder), side_range=data.photograph_side
     )
-    return Drawing(
+    return PendingImages(
         _submit(pool, scenes.draw, data.scenes, data, (seed, 2))
         + _submit(pool, scenes.draw_animal, data.animals, data, (seed, 3))
         + _submit(pool, crop, data.photographs, data, (seed, 4))
@@ -98,7 +99,9 @@ def _crop(
     return photographs.crop(rng, sources, side, side_range)
 
 
-def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]) -> list[Future[Drawn]]:
+def _submit(
+    pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int, int]
+) -> list[Future[DrawnImages]]:
     """Submit tasks that draw `count` images.
 
     Image i depends only on the seed and i, not on the process that draws it. The second number of the seed is
@@ -110,7 +113,7 @@ def _submit(pool: Executor, draw: Draw, count: int, data: Data, seed: tuple[int,
     ]
 
 
-def _draw_part(draw: Draw, data: Data, seed: tuple[int, int], start: int, stop: int) -> Drawn:
+def _draw_part(draw: Draw, data: Data, seed: tuple[int, int], start: int, stop: int) -> DrawnImages:
     """Draw the images `start` to `stop` - 1; return [n, S, S] uint8 and their points [n, P, 2]."""
     images = np.empty((stop - start, data.side, data.side), np.uint8)
     points = np.full((stop - start, data.max_points, 2), np.nan, np.float32)

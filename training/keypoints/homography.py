@@ -87,7 +87,7 @@ def map_pixels(homography: Tensor, side: int) -> Tensor:
 
 
 def warp_images(
-    images: Tensor, homography: Tensor, side: int, outside: str = "reflection"
+    images: Tensor, homography: Tensor, side: int, padding: str = "reflection"
 ) -> tuple[Tensor, Tensor]:
     """Warp images [B, C, S, S] into square views.
 
@@ -95,7 +95,7 @@ def warp_images(
         images: Images [B, C, S, S].
         homography: Maps [B, 3, 3] from view pixels to image pixels.
         side: Side of the views in pixels.
-        outside: What a view shows outside the image: the mirror image ("reflection"; a plain edge would look
+        padding: What a view shows outside the image: the mirror image ("reflection"; a plain edge would look
             like structure), or zero ("zeros").
 
     Returns:
@@ -103,7 +103,7 @@ def warp_images(
     """
     xy = map_pixels(homography, side)
     last = images.shape[-1] - 1
-    inside = ((xy >= 0) & (xy <= last)).all(dim=-1)
+    is_inside = ((xy >= 0) & (xy <= last)).all(dim=-1)
     grid = (xy + 0.5) * (2 / images.shape[-1]) - 1
-    views = F.grid_sample(images, grid.to(images.dtype), "bilinear", outside, align_corners=False)
-    return views, inside
+    views = F.grid_sample(images, grid.to(images.dtype), "bilinear", padding, align_corners=False)
+    return views, is_inside

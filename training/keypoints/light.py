@@ -60,12 +60,12 @@ def _apply_to_fraction(
     if count == 0:
         return views
     priority = torch.rand(len(views), generator=generator, device=views.device)
-    selected = priority.topk(count).indices
-    return views.index_copy(0, selected, change(views[selected]))
+    rows = priority.topk(count).indices
+    return views.index_copy(0, rows, change(views[rows]))
 
 
-def _add_noise(views: Tensor, largest: float, generator: torch.Generator) -> Tensor:
-    sigma = draw_uniform((len(views), 1, 1, 1), 0, largest, generator)
+def _add_noise(views: Tensor, max_sigma: float, generator: torch.Generator) -> Tensor:
+    sigma = draw_uniform((len(views), 1, 1, 1), 0, max_sigma, generator)
     return views + sigma * torch.randn(views.shape, generator=generator, device=views.device)
 
 
@@ -107,17 +107,17 @@ def blur(views: Tensor, sigma: Tensor) -> Tensor:
     return weights @ views @ weights.transpose(2, 3)
 
 
-def _blur_motion(views: Tensor, longest: float, generator: torch.Generator) -> Tensor:
-    """Apply motion blur along a straight line of random direction, at most `longest` pixels long."""
+def _blur_motion(views: Tensor, max_length: float, generator: torch.Generator) -> Tensor:
+    """Apply motion blur along a straight line of random direction, at most `max_length` pixels long."""
     count, _, height, width = views.shape
-    radius = math.ceil(longest / 2)
+    radius = math.ceil(max_length / 2)
     steps = torch.arange(-radius, radius + 1, device=views.device, dtype=views.dtype)
     rows, columns = torch.meshgrid(steps, steps, indexing="ij")
     angle = draw_uniform((count, 1, 1), 0, math.pi, generator)
-    half_length = draw_uniform((count, 1, 1), 0.5, longest / 2, generator)
-    along = (columns * angle.cos() + rows * angle.sin()).abs()
-    across = (rows * angle.cos() - columns * angle.sin()).abs()
-    kernel = (half_length + 0.5 - along).clamp(0, 1) * (1 - across).clamp(0, 1)
+    half_length = draw_uniform((count, 1, 1), 0.5, max_length / 2, generator)
+    distance_along = (columns * angle.cos() + rows * angle.sin()).abs()
+    distance_across = (rows * angle.cos() - columns * angle.sin()).abs()
+    kernel = (half_length + 0.5 - distance_along).clamp(0, 1) * (1 - distance_across).clamp(0, 1)
     kernel = kernel / kernel.sum(dim=(1, 2), keepdim=True)
     # Views become channels, so that each has its own kernel.
     channels = views.reshape(1, count, height, width)
@@ -130,8 +130,8 @@ def _reduce_resolution(views: Tensor, light: Light) -> Tensor:
     side, result = views.shape[-1], []
     for part, group in enumerate(views.chunk(SIZES)):
         scale = light.coarse[0] + (light.coarse[1] - light.coarse[0]) * (part + 0.5) / SIZES
-        small = F.interpolate(group, (round(side * scale),) * 2, mode="bilinear", antialias=True)
-        result.append(F.interpolate(small, (side, side), mode="bicubic").clamp(0, 1))
+        reduced = F.interpolate(group, (round(side * scale),) * 2, mode="bilinear", antialias=True)
+        result.append(F.interpolate(reduced, (side, side), mode="bicubic").clamp(0, 1))
     return torch.cat(result)
 
 
@@ -150,5 +150,5 @@ def compress(views: Tensor, step: Tensor) -> Tensor:
     transform = torch.kron(torch.eye(blocks, device=views.device, dtype=views.dtype), cosines)
     spectrum = transform @ views @ transform.T  # spectra of all blocks, in place of the blocks
     relative_step = (0.5 + (index[:, None] + index[None]) / 4).repeat(blocks, blocks)
-    steps = step[:, None, None, None] * relative_step
-    return (transform.T @ ((spectrum / steps).round() * steps) @ transform).clamp(0, 1)
+    rounding_steps = step[:, None, None, None] * relative_step
+    return (transform.T @ ((spectrum / rounding_steps).round() * rounding_steps) @ transform).clamp(0, 1)

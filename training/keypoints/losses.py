@@ -25,9 +25,9 @@ def label_cells(xy: Tensor, side: int, generator: torch.Generator) -> Tensor:
     """
     batch = len(xy)
     rounded = xy.nan_to_num(-1e4, -1e4, -1e4).round().long()
-    inside = ((rounded >= 0) & (rounded < side)).all(dim=-1)
+    is_inside = ((rounded >= 0) & (rounded < side)).all(dim=-1)
     # Points outside the image go to one extra pixel at the end.
-    index = (rounded[..., 1] * side + rounded[..., 0]).masked_fill(~inside, side * side)
+    index = (rounded[..., 1] * side + rounded[..., 0]).masked_fill(~is_inside, side * side)
     priority = torch.rand(index.shape, generator=generator, device=xy.device) + 1.0
     pixels = torch.zeros(batch, side * side + 1, device=xy.device).scatter_(1, index, priority)
     cells = F.pixel_unshuffle(pixels[:, :-1].reshape(batch, 1, side, side), CELL)
@@ -35,25 +35,25 @@ def label_cells(xy: Tensor, side: int, generator: torch.Generator) -> Tensor:
     return torch.cat((cells, no_point), dim=1).argmax(dim=1)
 
 
-def find_full_cells(inside: Tensor) -> Tensor:
+def find_full_cells(is_inside: Tensor) -> Tensor:
     """Return a mask [B, H/8, W/8] of the cells that lie completely inside the image.
 
     Args:
-        inside: Mask [B, H, W] of the pixels of a view that lie inside the image.
+        is_inside: Mask [B, H, W] of the pixels of a view that lie inside the image.
     """
-    return F.max_pool2d((~inside).float()[:, None], CELL)[:, 0] == 0
+    return F.max_pool2d((~is_inside).float()[:, None], CELL)[:, 0] == 0
 
 
-def compute_detector_loss(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+def compute_detector_loss(logits: Tensor, labels: Tensor, is_counted: Tensor) -> Tensor:
     """Return the mean cross entropy of the counted cells.
 
     Args:
         logits: Logits [B, 65, h, w].
         labels: Labels [B, h, w] in 0..64.
-        counted: Mask [B, h, w] of the cells to count.
+        is_counted: Mask [B, h, w] of the cells to count.
     """
     cell_losses = F.cross_entropy(logits.float(), labels, reduction="none")
-    return (cell_losses * counted).sum() / counted.sum().clamp_min(1)
+    return (cell_losses * is_counted).sum() / is_counted.sum().clamp_min(1)
 
 
 def compute_descriptor_loss(
@@ -82,14 +82,14 @@ def compute_descriptor_loss(
     first_vectors = sample_descriptors(first, (xy1 + 0.5) / CELL - 0.5)
     second_vectors = sample_descriptors(second, (xy2 + 0.5) / CELL - 0.5)
     similarity = first_vectors @ second_vectors.transpose(1, 2) / temperature  # [B, M, M]
-    itself = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
+    is_same_position = torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
     target = torch.arange(valid.shape[1], device=valid.device).expand_as(valid)
     total = similarity.new_zeros(())
-    for matrix, competing in ((similarity, xy2), (similarity.transpose(1, 2), xy1)):
-        near = torch.cdist(competing, competing) < min_distance
-        ignored = (near & ~itself) | ~valid[:, None, :]
+    for matrix, positions in ((similarity, xy2), (similarity.transpose(1, 2), xy1)):
+        is_near = torch.cdist(positions, positions) < min_distance
+        is_ignored = (is_near & ~is_same_position) | ~valid[:, None, :]
         # The correct position is never masked, so that rows that do not count stay finite.
-        scores = matrix.masked_fill(ignored & ~itself, -1e4)
+        scores = matrix.masked_fill(is_ignored & ~is_same_position, -1e4)
         point_losses = F.cross_entropy(scores.transpose(1, 2), target, reduction="none")
         total = total + (point_losses * valid).sum() / valid.sum().clamp_min(1)
     return total / 2

@@ -46,10 +46,10 @@ def build_shapes_step(
     def step() -> dict[str, Tensor]:
         images, points = _draw(shapes, batch, generator)
         homography = sample_homographies(batch, side, view_settings, generator)
-        view, inside = warp_images(images, homography, view_settings.side)
+        view, is_inside = warp_images(images, homography, view_settings.side)
         labels = label_cells(warp_points(points, invert(homography)), view_settings.side, generator)
         logits, _ = network(relight(view, settings.light, generator))
-        return {"detector": compute_detector_loss(logits, labels, find_full_cells(inside))}
+        return {"detector": compute_detector_loss(logits, labels, find_full_cells(is_inside))}
 
     return step
 
@@ -80,20 +80,20 @@ def build_joint_step(
         # The batch contains all first views, then all second views.
         to_image = torch.cat(sample_pairs(options.batch, side, view_settings, generator))
         to_view = invert(to_image)
-        view, inside = warp_images(images.repeat(2, 1, 1, 1), to_image, view_settings.side)
+        view, is_inside = warp_images(images.repeat(2, 1, 1, 1), to_image, view_settings.side)
         is_inverted = torch.rand(options.batch, generator=generator, device=images.device) < options.inverted
         logits, descriptors = network(relight(view, settings.light, generator, is_inverted.repeat(2)))
 
         labels = label_cells(warp_points(points.repeat(2, 1, 1), to_view), view_settings.side, generator)
-        detector = compute_detector_loss(logits, labels, find_full_cells(inside))
+        detector_loss = compute_detector_loss(logits, labels, find_full_cells(is_inside))
         first, second, valid = choose_positions(
             points, to_image, to_view, view_settings.side, side, settings, generator
         )
         first_maps, second_maps = descriptors[: options.batch], descriptors[options.batch :]
-        descriptor = compute_descriptor_loss(
+        descriptor_loss = compute_descriptor_loss(
             first_maps, second_maps, first, second, valid, options.temperature, options.apart
         )
-        return {"detector": detector, "descriptor": options.descriptor_weight * descriptor}
+        return {"detector": detector_loss, "descriptor": options.descriptor_weight * descriptor_loss}
 
     return step
 

@@ -98,8 +98,8 @@ def crop(
         The image [side, side] in 0..1, and an empty array of points.
     """
     source = photographs[rng.integers(len(photographs))]
-    longest = min(*source.shape, side_range[1])
-    length = int(np.exp(rng.uniform(np.log(side_range[0]), np.log(longest))))
+    max_length = min(*source.shape, side_range[1])
+    length = int(np.exp(rng.uniform(np.log(side_range[0]), np.log(max_length))))
     top, left = (int(rng.integers(extent - length + 1)) for extent in source.shape)
     square = np.rot90(source[top : top + length, left : left + length], int(rng.choice([0, 0, 0, 1, 2, 3])))
     if rng.random() < 0.5:

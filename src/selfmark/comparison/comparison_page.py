@@ -81,14 +81,14 @@ def write_page(comparison: Comparison, rows: Sequence[Row], output: Path) -> Pat
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    succeeded = [row["method"] for row in rows if not row["failure"]]
+    succeeded_methods = [row["method"] for row in rows if not row["failure"]]
     text = environment.get_template("page.html").render(
         version=__version__,
         header=list(COLUMNS.values()),
         rows=[table_cells(row) for row in rows],
         failures=[(row["method"], row["failure"]) for row in rows if row["failure"]],
-        methods=succeeded,
-        images=_draw_images(comparison, succeeded, output),
+        methods=succeeded_methods,
+        images=_draw_images(comparison, succeeded_methods, output),
         comparison=comparison,
         minutes=f"{comparison.budget / 60:g}",
     )

@@ -45,10 +45,10 @@ def require_unchanged(stored: Mapping[str, str], current: Mapping[str, str], out
     Raises:
         InputError: if a digest differs.
     """
-    changed = [name for name, digest in current.items() if stored.get(name, digest) != digest]
-    if changed:
+    changed_names = [name for name, digest in current.items() if stored.get(name, digest) != digest]
+    if changed_names:
         raise InputError(
-            f"the {' and '.join(changed)} changed after the comparison in {output} was started, so its "
+            f"the {' and '.join(changed_names)} changed after the comparison in {output} was started, so its "
             "results would not be comparable: restore the files, or choose another folder with -o"
         )
 

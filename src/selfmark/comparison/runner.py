@@ -91,9 +91,9 @@ def _run_methods(
     comparison: Comparison, output: Path, devices: Sequence[str], on_start: OnStart, on_done: OnDone
 ) -> list[Row]:
     """Run the jobs of `run_comparison` on the devices and write the results."""
-    wanted: tuple[RowName, ...] = (*comparison.methods, "untrained")
+    wanted_names: tuple[RowName, ...] = (*comparison.methods, "untrained")
     names: queue.Queue[RowName] = queue.Queue()
-    for name in wanted:
+    for name in wanted_names:
         names.put(name)
     rows: list[Row] = []
     processes: list[BaseProcess] = []
@@ -118,10 +118,12 @@ def _run_methods(
             for process in processes:
                 process.terminate()
             raise
-    ordered = order_rows(rows)
-    write_json({"selfmark": __version__, **describe(comparison), "rows": ordered}, output / "compare.json")
-    write_page(comparison, ordered, output)
-    return ordered
+    ordered_rows = order_rows(rows)
+    write_json(
+        {"selfmark": __version__, **describe(comparison), "rows": ordered_rows}, output / "compare.json"
+    )
+    write_page(comparison, ordered_rows, output)
+    return ordered_rows
 
 
 def find_devices(device: str) -> list[str]:

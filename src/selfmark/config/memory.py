@@ -42,11 +42,12 @@ def check_image_memory(landmarks: int, size: int, channels: int, cells: int, pas
         cells: side of the heatmaps, cells.
         passes: 2 if the mirror image is processed too, otherwise 1.
     """
-    needed = passes * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
-    if needed > MAX_IMAGE_BYTES:
+    num_bytes = passes * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
+    if num_bytes > MAX_IMAGE_BYTES:
         raise InputError(
-            f"config: {landmarks:,} landmarks in images of {size:,} px take about {needed / 2**30:.1f} GiB "
-            f"of memory per image, more than the {MAX_IMAGE_BYTES >> 30} GiB allowed: lower K or images.size"
+            f"config: {landmarks:,} landmarks in images of {size:,} px take about {num_bytes / 2**30:.1f} "
+            f"GiB of memory per image, more than the {MAX_IMAGE_BYTES >> 30} GiB allowed: lower K or "
+            "images.size"
         )
 
 
@@ -60,9 +61,9 @@ def check_batch_memory(name: str, images: int, landmarks: int, channels: int, ce
         channels: channels of the network, or `ENCODER_CHANNELS`.
         cells: side of the heatmaps, cells.
     """
-    needed = images * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
-    if needed > MAX_BATCH_BYTES:
+    num_bytes = images * (estimate_feature_bytes(channels, cells) + estimate_heatmap_bytes(landmarks, cells))
+    if num_bytes > MAX_BATCH_BYTES:
         raise InputError(
-            f"config: a batch of {images:,} images takes about {needed / 2**30:,.0f} GiB of memory, more "
+            f"config: a batch of {images:,} images takes about {num_bytes / 2**30:,.0f} GiB of memory, more "
             f"than the {MAX_BATCH_BYTES >> 30} GiB allowed: lower {name}"
         )

@@ -82,10 +82,10 @@ def convert_fields(
             f"{source}: '{prefix.rstrip('.')}' must contain settings, not {reprlib.repr(values)}"
         )
     hints = _type_hints(typing.cast(Any, cls))
-    unknown = sorted(str(name) for name in values if name not in hints)
-    if unknown:
+    unknown_keys = sorted(str(name) for name in values if name not in hints)
+    if unknown_keys:
         known = [prefix + name for name in hints]
-        raise InputError(f"{source}: {describe_unknown_setting(prefix + unknown[0], known)}")
+        raise InputError(f"{source}: {describe_unknown_setting(prefix + unknown_keys[0], known)}")
     return {
         item.name: _convert(hints[item.name], values[item.name], source, prefix + item.name)
         for item in fields(cls)

@@ -114,16 +114,16 @@ def resolve_preset(
     if preset_name == "auto":
         features = features or DEFAULT_FEATURES
         config = preset("fast" if cuda else "tiny")
-        why = (
+        reason = (
             "a CUDA device is used, and this preset takes minutes on it"
             if cuda
             else "no CUDA device is used, and this preset takes minutes on a few CPU cores"
         )
     else:
-        config, why = preset(preset_name), "as requested"
+        config, reason = preset(preset_name), "as requested"
     if features is not None and features != "none":
         config = with_features(config, features)
-        why += f"; with {features} features"
+        reason += f"; with {features} features"
     if isinstance(K, int):
         config = with_landmarks(config, K)
     # An image has about K keypoints, and a cluster needs about ten keypoints. If there are only a few images,
@@ -131,9 +131,9 @@ def resolve_preset(
     max_clusters = max(config.K, images * config.K // 10)
     if preset_name == "auto" and max_clusters < config.M:
         config = replace(config, M=max_clusters)
-        why += f"; using {max_clusters} clusters because {describe_count(images, 'image')} "
-        why += f"{choose_form(images, 'has', 'have')} few keypoints"
-    return (replace(config, K=0) if K == "auto" else config), why
+        reason += f"; using {max_clusters} clusters because {describe_count(images, 'image')} "
+        reason += f"{choose_form(images, 'has', 'have')} few keypoints"
+    return (replace(config, K=0) if K == "auto" else config), reason
 
 
 def with_features(config: Config, name: str) -> Config:

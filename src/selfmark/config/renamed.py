@@ -83,13 +83,15 @@ def original_setting_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def _rename(
     values: Mapping[str, Any], settings: Mapping[str, str], sections: Mapping[str, str]
 ) -> dict[str, Any]:
-    renamed: dict[str, Any] = {}
+    renamed_content: dict[str, Any] = {}
     for section, content in values.items():
         if isinstance(content, Mapping):
-            dotted = {f"{section}.{name}": value for name, value in content.items()}
-            content = {settings.get(name, name).rpartition(".")[2]: value for name, value in dotted.items()}
-        renamed[sections.get(section, section)] = content
-    return renamed
+            dotted_content = {f"{section}.{name}": value for name, value in content.items()}
+            content = {
+                settings.get(name, name).rpartition(".")[2]: value for name, value in dotted_content.items()
+            }
+        renamed_content[sections.get(section, section)] = content
+    return renamed_content
 
 
 def _invert(names: Mapping[str, str]) -> dict[str, str]:

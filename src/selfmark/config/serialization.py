@@ -85,16 +85,16 @@ def used_settings(config: Config) -> dict[str, Any]:
     - the settings in `_ADDED_LATER` that have their defaults.
     """
     values = _omit_later_defaults(to_dict(config))
-    unused = {"schedule", "verification", "smoothing", "refinement", *_METHOD_SECTIONS}
+    unused_sections = {"schedule", "verification", "smoothing", "refinement", *_METHOD_SECTIONS}
     if config.is_from_another_paper:
-        unused -= {"methods", config.method}
+        unused_sections -= {"methods", config.method}
     if not config.uses_features:
-        unused |= {*_ONLY_WITH_FEATURES}
+        unused_sections |= {*_ONLY_WITH_FEATURES}
         if config.method == "dve":  # The method dve clusters cells with the K-means settings of features.
-            unused -= {"features"}
+            unused_sections -= {"features"}
         if config.is_from_another_paper:
-            unused -= {"method"}
-    return {name: value for name, value in values.items() if name not in unused}
+            unused_sections -= {"method"}
+    return {name: value for name, value in values.items() if name not in unused_sections}
 
 
 def _omit_later_defaults(values: dict[str, Any]) -> dict[str, Any]:

@@ -75,11 +75,15 @@ def describe_images(
             cells = torch.stack([config.map_size - 1 - peaks.cells[..., 0], peaks.cells[..., 1]], dim=-1)
             views.append(phi.describe(mirrored, cells))
         # `nonzero` waits for the device, so it comes after all other work of this batch has been queued.
-        image, slot = torch.nonzero(peaks.valid, as_tuple=True)
-        parts.append(Keypoints(to_pixels(peaks.cells[image, slot]), image + start, peaks.score[image, slot]))
+        image_index, slot = torch.nonzero(peaks.valid, as_tuple=True)
+        parts.append(
+            Keypoints(
+                to_pixels(peaks.cells[image_index, slot]), image_index + start, peaks.score[image_index, slot]
+            )
+        )
         for stored, view in zip(descriptors, views, strict=True):
-            stored[num_points : num_points + len(image)] = view[image, slot]
-        num_points += len(image)
+            stored[num_points : num_points + len(image_index)] = view[image_index, slot]
+        num_points += len(image_index)
         start += len(pixels)
         if on_progress is not None:
             on_progress(start - rows.start, num_images)

@@ -54,8 +54,8 @@ def nearest_centroid(vectors: Tensor, centroids: Tensor) -> NearestCentroids:
     for block in iterate_blocks(vectors, centroids.device):
         scores = prepared.compare(block)
         clusters.append(_argmin(scores))
-        lowest = scores.gather(1, clusters[-1][:, None])[:, 0]
-        distances.append((lowest + torch.linalg.vecdot(block, block)).clamp_min(0))
+        lowest_score = scores.gather(1, clusters[-1][:, None])[:, 0]
+        distances.append((lowest_score + torch.linalg.vecdot(block, block)).clamp_min(0))
     return NearestCentroids(torch.cat(clusters), torch.cat(distances))
 
 
@@ -83,16 +83,16 @@ def centroid_margins(vectors: Tensor, centroids: Tensor) -> CentroidMargins:
     [1.0, 0.2, 0.2]
     """
     prepared = _PreparedCentroids.prepare(centroids)
-    between = torch.cdist(centroids, centroids).square_()
+    squared_distances = torch.cdist(centroids, centroids).square_()
     # The lower limit avoids 0 / 0 for equal centroids: their vectors lie on the border, with margin 0.
-    between.fill_diagonal_(1).clamp_min_(torch.finfo(between.dtype).tiny)
+    squared_distances.fill_diagonal_(1).clamp_min_(torch.finfo(squared_distances.dtype).tiny)
     parts = []
     for block in iterate_blocks(vectors, centroids.device):
         scores = prepared.compare(block)
         cluster = _argmin(scores)
-        lowest = scores.gather(1, cluster[:, None])
-        distance = (lowest[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
-        margins = (scores - lowest) / between[cluster]
+        lowest_score = scores.gather(1, cluster[:, None])
+        distance = (lowest_score[:, 0] + torch.linalg.vecdot(block, block)).clamp_min(0)
+        margins = (scores - lowest_score) / squared_distances[cluster]
         margin = margins.scatter_(1, cluster[:, None], torch.inf).amin(dim=1)
         parts.append((cluster, distance, margin))
     return CentroidMargins(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -308,8 +308,8 @@ def _find_farthest(vectors: Tensor, centroids: Tensor, count: int, group: Proces
     """
     distance = nearest_centroid(vectors, centroids).distance
     farthest = distance.argsort(descending=True, stable=True)[:count]
-    distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])
-    return candidates[distances.argsort(descending=True, stable=True)[:count]]
+    all_distances, candidates = group.gather_rows(distance[farthest]), group.gather_rows(vectors[farthest])
+    return candidates[all_distances.argsort(descending=True, stable=True)[:count]]
 
 
 def _block_size(device: torch.device) -> int:

@@ -125,9 +125,9 @@ def feasible_counts(candidates: Sequence[int], max_points: int, total_points: in
     >>> feasible_counts((10, 4, 30), max_points=12, total_points=500)
     (4, 10)
     """
-    ascending = sorted(set(candidates))
-    limit = max(min(2 * max_points, total_points // 4), ascending[0])
-    return tuple(K for K in ascending if limit >= K)
+    sorted_candidates = sorted(set(candidates))
+    limit = max(min(2 * max_points, total_points // 4), sorted_candidates[0])
+    return tuple(K for K in sorted_candidates if limit >= K)
 
 
 def choose_count(trials: Sequence[CountTrial]) -> int:
@@ -162,9 +162,9 @@ def sample_images(
         device: device of the result.
         group: the processes that share the images; each process gets the sampled points of all processes.
     """
-    sampled = torch.linspace(0, images - 1, min(images, max_images)).round().long()
+    sampled_images = torch.linspace(0, images - 1, min(images, max_images)).round().long()
     new_index = torch.full((images,), -1)
-    new_index[sampled] = torch.arange(len(sampled))
+    new_index[sampled_images] = torch.arange(len(sampled_images))
     index = new_index.to(described.points.xy.device)[described.points.image_index]
     chosen = described.select(index >= 0)
 
@@ -178,7 +178,7 @@ def sample_images(
         gather(points.score),
         None if points.descriptor is None else gather(points.descriptor),
     )
-    return DescribedPoints(gathered, None if mirrored is None else gather(mirrored)), len(sampled)
+    return DescribedPoints(gathered, None if mirrored is None else gather(mirrored)), len(sampled_images)
 
 
 def explain_count(count: LandmarkCount, settings: AutoK) -> str:
@@ -198,10 +198,10 @@ def explain_count(count: LandmarkCount, settings: AutoK) -> str:
         "belong to one cluster.",
     ]
     if len(plateau) > 1:
-        others = ", ".join(map(str, plateau[:-1]))
+        other_counts = ", ".join(map(str, plateau[:-1]))
         sentences.append(
-            f"The scores of {others} and {plateau[-1]} are equal within the error, so the smallest number is "
-            "used. Choose another of these numbers if it suits you better."
+            f"The scores of {other_counts} and {plateau[-1]} are equal within the error, so the smallest "
+            "number is used. Choose another of these numbers if it suits you better."
         )
     if best.score < settings.weak_score:
         sentences.append("All scores are low, so the images hardly determine the number: this is a guess.")
@@ -276,14 +276,16 @@ def labeling_agreement(label_a: Tensor, label_b: Tensor, K: int, dissolved: floa
     >>> labeling_agreement(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 1, 0, 0, -1]), 2, 0.5).item()
     1.0
     """
-    both = (label_a >= 0) & (label_b >= 0)
-    shared = torch.bincount((label_a * K + label_b)[both], minlength=K * K).reshape(K, K).double()
+    has_both_labels = (label_a >= 0) & (label_b >= 0)
+    shared_counts = (
+        torch.bincount((label_a * K + label_b)[has_both_labels], minlength=K * K).reshape(K, K).double()
+    )
     sizes = [torch.bincount(label[label >= 0], minlength=K).double() for label in (label_a, label_b)]
-    pairs = linear_sum_assignment(shared.cpu().numpy(), maximize=True)
+    pairs = linear_sum_assignment(shared_counts.cpu().numpy(), maximize=True)
     row, column = (torch.from_numpy(part) for part in pairs)
-    same, first, second = shared[row, column], sizes[0][row], sizes[1][column]
+    num_shared, first, second = shared_counts[row, column], sizes[0][row], sizes[1][column]
     chance, mean = first * second / len(label_a), (first + second) / 2
-    kappa = (same - chance) / (mean - chance).clamp_min(torch.finfo(mean.dtype).tiny)
+    kappa = (num_shared - chance) / (mean - chance).clamp_min(torch.finfo(mean.dtype).tiny)
     kept = torch.where(kappa > dissolved, kappa, 0)
     return (kept * mean).sum() / mean.sum().clamp_min(1)
 

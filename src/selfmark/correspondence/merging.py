@@ -43,8 +43,8 @@ def count_places(cells: Tensor, is_confident: Tensor, max_distance: float) -> tu
     """
     difference = cells[:, :, None] - cells[:, None]
     is_near = difference.square().sum(-1) < max_distance**2
-    both = is_confident[:, :, None] & is_confident[:, None]
-    return is_confident.sum(0), (is_near & both).sum(0)
+    are_both_confident = is_confident[:, :, None] & is_confident[:, None]
+    return is_confident.sum(0), (is_near & are_both_confident).sum(0)
 
 
 def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArray:
@@ -63,7 +63,7 @@ def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArr
     >>> find_leaders(counts, np.array([5, 4, 9]), overlap=0.7).tolist()
     [0, 0, 2]
     """
-    leader = np.arange(len(sizes))
+    leader_of = np.arange(len(sizes))
     leaders: list[int] = []
     for cluster in np.argsort(-sizes, kind="stable"):
         if sizes[cluster] == 0:
@@ -71,11 +71,11 @@ def find_leaders(counts: PlaceCounts, sizes: IntArray, overlap: float) -> IntArr
         for other in leaders:
             rarer = min(counts.confident[cluster], counts.confident[other])
             if counts.together[cluster, other] > overlap * rarer:
-                leader[cluster] = other
+                leader_of[cluster] = other
                 break
         else:
             leaders.append(int(cluster))
-    return leader
+    return leader_of
 
 
 def cluster_sizes(labeled: LabeledPoints) -> IntArray:

@@ -225,9 +225,9 @@ def _select_rows(views: list[Tensor], rows: Tensor) -> Tensor:
     In this order, the rows of all processes form the same sequence for any number of processes. The views are
     never concatenated, because that would double the memory of the descriptors.
     """
-    point, view = rows // len(views), rows % len(views)
+    point, view_index = rows // len(views), rows % len(views)
     chosen = views[0].new_empty(len(rows), views[0].shape[1])
     for index, vectors in enumerate(views):
-        in_view = torch.nonzero(view == index).flatten()
+        in_view = torch.nonzero(view_index == index).flatten()
         chosen[in_view] = vectors[point[in_view]]
     return chosen

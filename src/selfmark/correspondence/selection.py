@@ -75,10 +75,10 @@ def choose_landmarks(
     groups = _group_partners(partners)
     chosen: list[int] = []
     while len(chosen) < count:
-        remaining = [group for group in groups if group[0] not in chosen]
-        addable = [group for group in remaining if len(chosen) + len(group) <= count]
+        remaining_groups = [group for group in groups if group[0] not in chosen]
+        addable = [group for group in remaining_groups if len(chosen) + len(group) <= count]
         if not addable:  # One more landmark is needed, but only pairs remain: choose one landmark of a pair.
-            addable = [(index,) for group in remaining for index in group]
+            addable = [(index,) for group in remaining_groups for index in group]
         errors = [_prediction_error(splits, [*chosen, *group], scale) for group in addable]
         gains = [
             (np.log(max(error, 1e-12)) - np.log(max(after, 1e-12))) / len(group)

@@ -155,8 +155,8 @@ def _sample_cells(
     cells: Tensor, mask: Tensor, settings: Features, generator: torch.Generator, group: ProcessGroup
 ) -> Tensor:
     """Return the features [P, D] of a random sample of the marked cells, float32."""
-    marked = torch.nonzero(mask.flatten()).flatten()
-    chosen = marked[sample_rows(len(marked), settings.sample, generator, group)]
+    marked_cells = torch.nonzero(mask.flatten()).flatten()
+    chosen = marked_cells[sample_rows(len(marked_cells), settings.sample, generator, group)]
     height, width = mask.shape[1:]
     image, cell = chosen // (height * width), chosen % (height * width)
     image, row, column = (index.to(cells.device) for index in (image, cell // width, cell % width))

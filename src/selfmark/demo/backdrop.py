@@ -80,27 +80,27 @@ class Occluder:
         q = (xy - self.center) @ self.inverse.T
         norm = np.sum(np.abs(q) ** self.power, axis=-1) ** (1.0 / self.power)
         lobes = self.waviness * np.cos(3.0 * np.arctan2(q[..., 1], q[..., 0]))
-        covered: npt.NDArray[np.bool_] = norm < 1.0 + lobes
-        return covered
+        is_covered: npt.NDArray[np.bool_] = norm < 1.0 + lobes
+        return is_covered
 
     def color(self, xy: Array) -> Array:
         """Return the color [..., 3] at positions [..., 2], in pixels."""
-        along = ((xy - self.center) @ self.inverse.T)[..., :1]
-        striped: Array = np.where(np.sin(9.0 * along) > 0.0, self.colors[0], self.colors[1])
-        return striped
+        stripe_position = ((xy - self.center) @ self.inverse.T)[..., :1]
+        stripe_color: Array = np.where(np.sin(9.0 * stripe_position) > 0.0, self.colors[0], self.colors[1])
+        return stripe_color
 
 
-def random_occluder(rng: np.random.Generator, size: int, around: Array) -> Occluder:
-    """Draw a random occluder near the position `around` ([2] pixels)."""
+def random_occluder(rng: np.random.Generator, size: int, position: Array) -> Occluder:
+    """Draw a random occluder near a position ([2] pixels)."""
     is_bar = rng.random() < 0.5
     radii = np.array([1.2, rng.uniform(0.03, 0.07)] if is_bar else rng.uniform(0.08, 0.18, 2)) * size
     angle = rng.uniform(0, np.pi)
     rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    base = rng.uniform(0.1, 0.9, 3)
+    base_color = rng.uniform(0.1, 0.9, 3)
     return Occluder(
-        center=around + rng.normal(0, 0.15, 2) * size,
+        center=position + rng.normal(0, 0.15, 2) * size,
         inverse=rotation / radii[:, None],
         power=8.0 if is_bar else 2.0,
         waviness=0.0 if is_bar else float(rng.uniform(0.05, 0.3)),
-        colors=np.clip(np.stack([base, base + rng.uniform(-0.12, 0.12, 3)]), 0.0, 1.0),
+        colors=np.clip(np.stack([base_color, base_color + rng.uniform(-0.12, 0.12, 3)]), 0.0, 1.0),
     )

@@ -139,7 +139,7 @@ def _draw_picture(
     xy, visible = render.project_landmarks(subject.body, subject.camera)
     image = color + (1.0 - coverage[..., None]) * backdrop.draw_clutter(rng, size)
     if rng.random() < OCCLUDED_FRACTION:
-        occluder = backdrop.random_occluder(rng, size, around=xy[rng.integers(len(xy))])
+        occluder = backdrop.random_occluder(rng, size, position=xy[rng.integers(len(xy))])
         grid = render.pixel_grid(size, render.OVERSAMPLE)
         positions = np.stack(np.meshgrid(grid, grid), axis=-1)
         hidden = render.average_rays(occluder.covers(positions).astype(float), size)

@@ -122,13 +122,13 @@ class Body:
         row_of = {part: row for row, part in enumerate(parts)}
         rows, points = [], []
         for name in NAMES:
-            side_name, _, rest = name.partition("_")
-            base = rest if rest in PAIRED else name
+            side_name, _, name_without_side = name.partition("_")
+            base_name = name_without_side if name_without_side in PAIRED else name
             side = {"left": LEFT, "right": RIGHT}.get(side_name, MIDDLE)
-            part = {**PAIRED, **SINGLE}[base][0]
+            part = {**PAIRED, **SINGLE}[base_name][0]
             # Paired landmarks are on separate limbs, or both on a middle part, like the eyes on the head.
             row = row_of[part, side] if (part, side) in row_of else row_of[part, MIDDLE]
-            direction = landmark_anchor(base) * (FLIP if side == RIGHT else 1.0)
+            direction = landmark_anchor(base_name) * (FLIP if side == RIGHT else 1.0)
             rows.append(row)
             points.append(self.centers[row] + self.axes[row] @ direction)
         return np.array(rows), np.array(points)

@@ -49,8 +49,8 @@ def draw_ring(canvas: Pixels, center: FloatArray, radius: float, width: int, col
 
 def draw_line(canvas: Pixels, start: FloatArray, end: FloatArray, width: int, color: Sequence[int]) -> None:
     """Draw a straight line, at least one pixel wide."""
-    ends = to_fixed_point(np.stack([start, end])).tolist()
-    cv2.line(canvas, ends[0], ends[1], color, max(width, 1), cv2.LINE_AA, SUBPIXEL_BITS)
+    endpoints = to_fixed_point(np.stack([start, end])).tolist()
+    cv2.line(canvas, endpoints[0], endpoints[1], color, max(width, 1), cv2.LINE_AA, SUBPIXEL_BITS)
 
 
 def draw_text(canvas: Pixels, text: str, corner: tuple[int, int], scale: float, outline: int) -> None:

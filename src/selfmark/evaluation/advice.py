@@ -45,11 +45,13 @@ def advise(checks: Mapping[str, Any], num_images: int, config: Config) -> list[s
             "places that look the same in nearly all frames, probably background: give --boxes, --crop or "
             "--find-animals"
         )
-    fixed = _find_fixed_landmarks(checks.get("spread", ()), settings.fixed_spread, settings.moving_spread)
-    if fixed and not background:
+    fixed_landmarks = _find_fixed_landmarks(
+        checks.get("spread", ()), settings.fixed_spread, settings.moving_spread
+    )
+    if fixed_landmarks and not background:
         sentences.append(
-            f"{_name_landmarks(fixed)} hardly {_conjugate('move', fixed)} although others do: if the "
-            "pictures show background there, give --boxes or --crop"
+            f"{_name_landmarks(fixed_landmarks)} hardly {_conjugate('move', fixed_landmarks)} although "
+            "others do: if the pictures show background there, give --boxes or --crop"
         )
     rare = [
         landmark

@@ -121,8 +121,8 @@ def find_by_appearance(features: Tensor, descriptor: FloatArray, sharpness: floa
     Returns:
         [N, K, 2] the places that look most like the landmarks, pixels of the images [S, S].
     """
-    others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
-    mean_of_others = torch.from_numpy(others / _compute_lengths(others)).float()
+    sum_of_others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
+    mean_of_others = torch.from_numpy(sum_of_others / _compute_lengths(sum_of_others)).float()
     places = []
     for expected, block in zip(
         torch.split(mean_of_others, _BLOCK), torch.split(features, _BLOCK), strict=True

@@ -43,15 +43,15 @@ def complete_landmarks(landmarks: FloatArray, iterations: int) -> FloatArray:
     if unit == 0.0:  # every landmark that was found is at its mean position
         return fill_with_mean(landmarks, mean)
     matrix = offset.reshape(len(offset), -1).T / unit
-    observed = np.repeat(is_found, 2, axis=1).T
-    low_rank, _ = threshold_singular_values(matrix, observed, iterations)
+    is_observed = np.repeat(is_found, 2, axis=1).T
+    low_rank, _ = threshold_singular_values(matrix, is_observed, iterations)
     guess = low_rank.T.reshape(landmarks.shape) * unit + mean
-    filled: FloatArray = np.where(is_found[..., None], landmarks, guess)
-    return filled
+    filled_landmarks: FloatArray = np.where(is_found[..., None], landmarks, guess)
+    return filled_landmarks
 
 
 def threshold_singular_values(
-    matrix: FloatArray, observed: BoolArray, iterations: int
+    matrix: FloatArray, is_observed: BoolArray, iterations: int
 ) -> tuple[FloatArray, FloatArray]:
     """Minimize tau |X|_* + |X|_F^2 / 2 over all matrices X that equal `matrix` at its observed entries.
 
@@ -60,22 +60,22 @@ def threshold_singular_values(
 
     Args:
         matrix: [A, B], entries of the order of one; A should be the smaller dimension.
-        observed: [A, B] mask, True for the observed entries.
+        is_observed: [A, B] mask, True for the observed entries.
         iterations: Maximum number of iterations.
 
     Returns:
         X [A, B], and the dual variable Y [A, B], which is zero where nothing is observed. X is Y after
         `shrink_singular_values`.
     """
-    known = np.where(observed, matrix, 0.0)
+    known = np.where(is_observed, matrix, 0.0)
     norm = float(np.linalg.norm(known))
     tau = TAU * np.sqrt(matrix.size)
-    step = min(STEP * matrix.size / observed.sum(), MAX_STEP)
+    step = min(STEP * matrix.size / is_observed.sum(), MAX_STEP)
     # X stays zero until the largest singular value of Y exceeds tau; these iterations are skipped.
     dual = np.ceil(tau / (step * np.linalg.norm(known, 2))) * step * known
     low_rank = shrink_singular_values(dual, tau)
     for _ in range(iterations):
-        residual = np.where(observed, known - low_rank, 0.0)
+        residual = np.where(is_observed, known - low_rank, 0.0)
         if np.linalg.norm(residual) <= TOLERANCE * norm:
             break
         dual = dual + step * residual
@@ -119,8 +119,8 @@ def mean_landmarks(landmarks: FloatArray) -> FloatArray:
 
 def fill_with_mean(landmarks: FloatArray, mean: FloatArray) -> FloatArray:
     """Replace missing landmarks [T, K, 2] by their training mean [K, 2], as the paper does in test images."""
-    filled: FloatArray = np.where(mask_found_landmarks(landmarks)[..., None], landmarks, mean)
-    return filled
+    filled_landmarks: FloatArray = np.where(mask_found_landmarks(landmarks)[..., None], landmarks, mean)
+    return filled_landmarks
 
 
 def points_per_image(landmarks: FloatArray) -> float:

@@ -56,7 +56,7 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
     if xy.shape[1] < 2:
         raise ValueError("a constellation has at least 2 landmarks")
     points = xy[..., 0] + 1j * xy[..., 1]
-    best: tuple[float, ComplexArray, _Fit] | None = None
+    best_fit: tuple[float, ComplexArray, _Fit] | None = None
     for start in evenly_spaced(len(points), _STARTS):
         shape = _normalize(points[start])
         for _ in range(_UPDATES):
@@ -65,10 +65,10 @@ def fit_constellations(xy: FloatArray) -> FittedShapes:
             shape = _normalize((weight * fit.points).sum(axis=0) / weight.sum(axis=0))
         fit = _fit_to_shape(points, shape)
         error = float(np.median(np.abs(fit.points - shape)))
-        if best is None or error < best[0]:
-            best = error, shape, fit
-    assert best is not None
-    _, shape, fit = best
+        if best_fit is None or error < best_fit[0]:
+            best_fit = error, shape, fit
+    assert best_fit is not None
+    _, shape, fit = best_fit
     residual = np.abs(fit.points - shape)
     return FittedShapes(
         np.stack([shape.real, shape.imag], axis=-1), residual, np.angle(fit.scale), fit.is_mirrored
@@ -88,8 +88,8 @@ def group_duplicates(xy: FloatArray, radius: float) -> list[list[int]]:
     """
     distance = np.linalg.norm(xy[:, :, None] - xy[:, None], axis=-1)
     is_same = np.median(distance, axis=0) <= radius
-    count, group = connected_components(is_same, directed=False)
-    groups = [np.nonzero(group == number)[0].tolist() for number in range(count)]
+    count, group_of_landmark = connected_components(is_same, directed=False)
+    groups = [np.nonzero(group_of_landmark == number)[0].tolist() for number in range(count)]
     return [members for members in groups if len(members) > 1]
 
 
@@ -107,10 +107,12 @@ def measure_unexplained_by_others(xy: FloatArray, duplicates: list[list[int]]) -
     present = np.ones((num_images, 1), dtype=bool)
     errors = np.full(num_landmarks, np.nan)
     for landmark in range(num_landmarks):
-        same = next((group for group in duplicates if landmark in group), [landmark])
-        others = np.setdiff1d(np.arange(num_landmarks), same)
-        if len(others):
-            errors[landmark] = unexplained_fraction(xy[:, others], xy[:, landmark : landmark + 1], present)
+        duplicates_of_landmark = next((group for group in duplicates if landmark in group), [landmark])
+        other_landmarks = np.setdiff1d(np.arange(num_landmarks), duplicates_of_landmark)
+        if len(other_landmarks):
+            errors[landmark] = unexplained_fraction(
+                xy[:, other_landmarks], xy[:, landmark : landmark + 1], present
+            )
     return errors
 
 

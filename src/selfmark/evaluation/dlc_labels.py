@@ -91,8 +91,8 @@ def _read_table(path: Path) -> _Table:
     if path.suffix.lower() in (".h5", ".hdf5"):
         # Tables that pandas stores in HDF5 are partly pickles, which can run any code when they are opened.
         raise InputError(f"{path} is an HDF5 file: give the CSV file that DeepLabCut keeps beside it")
-    numbered = read_csv_rows(path)
-    lines = [line for _, line in numbered]
+    numbered_rows = read_csv_rows(path)
+    lines = [line for _, line in numbered_rows]
     first_cells = [line[0] if line else "" for line in lines[:4]]
     levels = next((levels for levels in LEVELS if first_cells[: len(levels)] == levels), None)
     if levels is None:
@@ -100,7 +100,7 @@ def _read_table(path: Path) -> _Table:
             f"{path} is not a table of DeepLabCut: its first lines must begin with scorer, bodyparts, coords"
         )
     width = len(lines[0])
-    nonempty = [(number, line) for number, line in numbered if any(line)]
+    nonempty = [(number, line) for number, line in numbered_rows if any(line)]
     for number, line in nonempty:
         if len(line) != width:
             raise InputError(f"{path}: line {number} has {len(line)} columns but the first line has {width}")

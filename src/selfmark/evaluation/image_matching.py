@@ -36,14 +36,14 @@ def match_annotations(
     Returns:
         N references, and notes about images that were matched only by the end of their paths.
     """
-    resolved = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
+    resolved_paths = {path: os.path.realpath(path) for path in {ref.path for ref in refs}}
     images = [file.image_of(annotation) for annotation in annotations]
-    wanted = {_split_path(image): image for image in images}
-    path_of, notes = _find_files(file.path, wanted, resolved, len(refs))
+    wanted_images = {_split_path(image): image for image in images}
+    path_of, notes = _find_files(file.path, wanted_images, resolved_paths, len(refs))
 
     rows_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
     for row, ref in enumerate(refs):
-        rows_of[resolved[ref.path], ref.frame].append(row)
+        rows_of[resolved_paths[ref.path], ref.frame].append(row)
     videos = {path for path, frame in rows_of if frame is not None}
     # `taken` maps rows of `refs` to the locations of their annotations, in the order of the annotations.
     taken: dict[int, str] = {}
@@ -65,14 +65,17 @@ def match_annotations(
 
 
 def _find_files(
-    labels: Path, wanted: Mapping[PathParts, CocoImage], resolved: Mapping[Path, str], num_given: int
+    labels: Path,
+    wanted_images: Mapping[PathParts, CocoImage],
+    resolved_paths: Mapping[Path, str],
+    num_given: int,
 ) -> tuple[dict[PathParts, str], list[str]]:
     """Match each image of a label file to the given file whose path has the longest end in common.
 
     Args:
         labels: The label file.
-        wanted: Mapping from paths to the images of the label file.
-        resolved: Mapping from the given path of each file to the file's path without symbolic links.
+        wanted_images: Mapping from paths to the images of the label file.
+        resolved_paths: Mapping from the given path of each file to the file's path without symbolic links.
         num_given: Number of images given, for messages.
 
     Returns:
@@ -85,10 +88,10 @@ def _find_files(
     # Symbolic links may rename files and folders, so both the given and the resolved path are compared.
     spellings = [
         (tuple(spelling.split(os.sep)[1:]), file)
-        for given_path, file in resolved.items()
+        for given_path, file in resolved_paths.items()
         for spelling in {os.path.abspath(given_path), file}
     ]
-    max_depth = min(max(map(len, wanted)), max((len(parts) for parts, _ in spellings), default=0))
+    max_depth = min(max(map(len, wanted_images)), max((len(parts) for parts, _ in spellings), default=0))
     # Ends of `depth` parts are compared, the longest first. One pass over names and files per depth keeps
     # matching fast if many files have the same name.
     for depth in range(max_depth, 0, -1):
@@ -96,7 +99,7 @@ def _find_files(
         for parts, file in spellings:
             if len(parts) >= depth:
                 files_by_end[parts[-depth:]].add(file)
-        for name, image in wanted.items():
+        for name, image in wanted_images.items():
             if name in file_of or len(name) < depth or name[-depth:] not in files_by_end:
                 continue
             file = _choose_file(labels, name, files_by_end[name[-depth:]], image)
@@ -107,13 +110,13 @@ def _find_files(
                     f"{image.where.removeprefix(f'{labels}: ')} '{image.file_name}' was recognized as {file}"
                 )
             if file in owner:
-                other = wanted[owner[file]]
+                other_image = wanted_images[owner[file]]
                 raise InputError(
-                    f"{image.where} '{image.file_name}' and {other.where} '{other.file_name}' both match "
-                    f"{file} only; give the images of both, in separate folders"
+                    f"{image.where} '{image.file_name}' and {other_image.where} '{other_image.file_name}' "
+                    f"both match {file} only; give the images of both, in separate folders"
                 )
             file_of[name], owner[file] = file, name
-    for name, image in wanted.items():
+    for name, image in wanted_images.items():
         if name not in file_of:
             raise InputError(
                 f"{image.where} '{image.file_name}' is not among the given images "
@@ -134,13 +137,13 @@ def _choose_file(labels: Path, name: PathParts, files: set[str], image: CocoImag
     """Return the only candidate, or else the candidate that is beside the label file."""
     if len(files) == 1:
         return next(iter(files))
-    beside = [file for file in map(os.path.realpath, _find_files_beside(labels, name)) if file in files]
-    if not beside:
+    files_beside = [file for file in map(os.path.realpath, _find_files_beside(labels, name)) if file in files]
+    if not files_beside:
         first, second = sorted(files)[:2]
         raise InputError(
             f"{image.where} '{image.file_name}' may be {first} or {second}; give only the intended folder"
         )
-    return beside[0]
+    return files_beside[0]
 
 
 def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
@@ -148,8 +151,10 @@ def _is_other_image(labels: Path, name: PathParts, file: str) -> bool:
 
     Training and test images often have the same file names, but test/001.jpg must not match train/001.jpg.
     """
-    own = next(_find_files_beside(labels, name), None)
-    return own is not None and os.path.isfile(file) and os.path.getsize(own) != os.path.getsize(file)
+    own_file = next(_find_files_beside(labels, name), None)
+    return (
+        own_file is not None and os.path.isfile(file) and os.path.getsize(own_file) != os.path.getsize(file)
+    )
 
 
 def _find_files_beside(labels: Path, name: PathParts) -> Iterator[str]:

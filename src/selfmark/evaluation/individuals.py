@@ -130,8 +130,8 @@ class _AppearanceChecks(NamedTuple):
     @classmethod
     def unmeasured(cls, num_landmarks: int) -> _AppearanceChecks:
         """Return checks whose values are all NaN."""
-        unknown = np.full(num_landmarks, np.nan)
-        return cls(unknown, unknown, math.nan, math.nan)
+        unmeasured_values = np.full(num_landmarks, np.nan)
+        return cls(unmeasured_values, unmeasured_values, math.nan, math.nan)
 
 
 @torch.no_grad()

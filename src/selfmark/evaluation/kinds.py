@@ -33,9 +33,11 @@ def measure_kind_separation(descriptor: FloatArray) -> float:
     silhouette = []
     for row, group in enumerate(is_second):
         is_same = is_second == group
-        within = distance[row, is_same].sum() / max(is_same.sum() - 1, 1)  # the image itself is not counted
-        between = distance[row, ~is_same].mean()
-        silhouette.append((between - within) / max(between, within))
+        distance_within = distance[row, is_same].sum() / max(
+            is_same.sum() - 1, 1
+        )  # the image itself is not counted
+        distance_between = distance[row, ~is_same].mean()
+        silhouette.append((distance_between - distance_within) / max(distance_between, distance_within))
     return max(float(np.mean(silhouette)), 0.0)
 
 

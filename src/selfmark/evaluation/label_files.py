@@ -114,13 +114,13 @@ def is_coco(path: Path) -> bool:
 
 def find_common_points(first: AnnotatedObjects, second: AnnotatedObjects) -> tuple[str, ...]:
     """Return the names of the points that both data sets have, in the order of `second`."""
-    shared = tuple(name for name in second.names if name in first.names)
-    if not shared:
+    shared_names = tuple(name for name in second.names if name in first.names)
+    if not shared_names:
         raise InputError(
             f"{first.source} and {second.source} have no point in common; use the same point names in "
             "both files"
         )
-    return shared
+    return shared_names
 
 
 def _note_left_out(path: Path, annotations: Sequence[CocoAnnotation], reason: str) -> tuple[str, ...]:

@@ -74,12 +74,13 @@ def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row
         size = probe_video(ref.path).size if ref.frame is not None else read_image_size(ref.path)
     except (InputError, UnreadableImage):
         return None  # unreadable images are reported later, by the prediction
-    stated = image.size()
-    if stated is not None:
+    stated_size = image.size()
+    if stated_size is not None:
         # Some tools ignore the orientation in a photo's EXIF data, so width and height may be swapped.
-        if stated in (size, size[::-1]):
+        if stated_size in (size, size[::-1]):
             return None
-        reason = f"is {stated[0]} x {stated[1]} pixels in the labels, but {ref.path} is {size[0]} x {size[1]}"
+        stated, actual = (f"{width} x {height}" for width, height in (stated_size, size))
+        reason = f"is {stated} pixels in the labels, but {ref.path} is {actual}"
         return _Mismatch(row, reason)
     points = truth.xy[row][truth.visible[row]]
     margin = _MARGIN * np.array(size)

@@ -74,27 +74,27 @@ def crop_objects(truth: AnnotatedObjects, crop: Box) -> AnnotatedObjects:
     """
     x, y, width, height = crop
     low, high = np.array([x, y]), np.array([x + width, y + height])
-    inside = np.asarray(((truth.xy + 0.5 >= low) & (truth.xy + 0.5 <= high)).all(axis=2))
+    is_inside = np.asarray(((truth.xy + 0.5 >= low) & (truth.xy + 0.5 <= high)).all(axis=2))
     box_low = np.clip(truth.boxes[:, :2], low, high)
     box_high = np.clip(truth.boxes[:, :2] + truth.boxes[:, 2:], low, high)
     cropped = replace(
         truth,
         refs=tuple(replace(ref, box=crop) for ref in truth.refs),
-        xy=np.where(inside[..., None], truth.xy, np.nan),
-        hidden=truth.hidden & inside,
+        xy=np.where(is_inside[..., None], truth.xy, np.nan),
+        hidden=truth.hidden & is_inside,
         boxes=np.concatenate([box_low, box_high - box_low], axis=1),
     )
-    if not inside.any():
+    if not is_inside.any():
         raise InputError(
             f"{truth.source}: no annotated point lies inside the crop {x:g},{y:g},{width:g},{height:g}"
         )
-    names = [name for column, name in enumerate(truth.names) if inside[:, column].any()]
+    names = [name for column, name in enumerate(truth.names) if is_inside[:, column].any()]
     total = int(truth.visible.sum())
-    outside = total - int(inside.sum())
-    reason = choose_form(outside, "is outside the crop and was", "are outside the crop and were")
-    note = f"{truth.source}: {outside} of {describe_count(total, 'point')} {reason} left out"
-    notes = (*truth.notes, note) if outside else truth.notes
-    return replace(cropped.select(inside.any(axis=1)).select_points(names), notes=notes)
+    num_outside = total - int(is_inside.sum())
+    reason = choose_form(num_outside, "is outside the crop and was", "are outside the crop and were")
+    note = f"{truth.source}: {num_outside} of {describe_count(total, 'point')} {reason} left out"
+    notes = (*truth.notes, note) if num_outside else truth.notes
+    return replace(cropped.select(is_inside.any(axis=1)).select_points(names), notes=notes)
 
 
 def predict_labeled(models: RunModels, truth: AnnotatedObjects, on_progress: Progress | None) -> LabeledRun:

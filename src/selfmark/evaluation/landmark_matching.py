@@ -29,11 +29,11 @@ def compute_mean_distances(
     Returns:
         [K, L]; NaN if a landmark and a point never occur in the same image.
     """
-    counted = visible & (normalizer > 0)[:, None]
+    is_counted = visible & (normalizer > 0)[:, None]
     divisor = np.where(normalizer > 0, normalizer, 1.0)[:, None]
     # One landmark at a time, because all distances at once, [N, K, L], take much memory.
     rows = [
-        nan_mean(np.where(counted, _distance(landmarks[:, index, None], truth) / divisor, np.nan), axis=0)
+        nan_mean(np.where(is_counted, _distance(landmarks[:, index, None], truth) / divisor, np.nan), axis=0)
         for index in range(landmarks.shape[1])
     ]
     return np.stack(rows)
@@ -79,10 +79,10 @@ def hit_rates(
     Returns:
         [L] fractions of images; 0 for points without a landmark, NaN for points that are never visible.
     """
-    counted = visible & ~np.isnan(limit)[:, None]
+    is_counted = visible & ~np.isnan(limit)[:, None]
     is_near = _distance(landmarks[:, matched], truth) <= limit[:, None]  # False if the landmark is NaN
     is_hit = is_near & (matched >= 0)
-    return nan_mean(np.where(counted, is_hit, np.nan), axis=0)
+    return nan_mean(np.where(is_counted, is_hit, np.nan), axis=0)
 
 
 def group_means(rates: FloatArray, groups: Mapping[str, tuple[int, ...]]) -> dict[str, float]:

@@ -61,11 +61,11 @@ def measure_lengths(truth: AnnotatedObjects, spec: str, regions: FloatArray) -> 
     unusable = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(unusable):
         count = len(unusable) - 1
-        others = f" (nor in {describe_count(count, 'other entry', 'other entries')})" if count else ""
+        other_entries = f" (nor in {describe_count(count, 'other entry', 'other entries')})" if count else ""
         raise InputError(
-            f"{truth.describe(int(unusable[0]))}: the normalizer '{spec}' cannot be measured here{others}, "
-            "because its points or box are missing, not visible or without extent; choose another "
-            "normalizer, or leave the entry out"
+            f"{truth.describe(int(unusable[0]))}: the normalizer '{spec}' cannot be measured "
+            f"here{other_entries}, because its points or box are missing, not visible or without extent; "
+            "choose another normalizer, or leave the entry out"
         )
     return lengths
 
@@ -204,9 +204,11 @@ def _find_point(names: Sequence[str], text: str) -> int | None:
     text = text.strip()
     if text in names:
         return names.index(text)
-    same = [index for index, name in enumerate(names) if canonicalize_name(name) == canonicalize_name(text)]
-    if len(same) == 1:
-        return same[0]
+    matches = [
+        index for index, name in enumerate(names) if canonicalize_name(name) == canonicalize_name(text)
+    ]
+    if len(matches) == 1:
+        return matches[0]
     # A number with more than 9 digits is no index, and int() raises an error for thousands of digits.
     number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else len(names)
     return number if number < len(names) else None

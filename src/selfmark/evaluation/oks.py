@@ -116,8 +116,8 @@ def average_precision(
         InputError: If all objects are ignored.
     """
     crowd = np.zeros(len(targets.image), bool) if targets.crowd is None else targets.crowd
-    ignored = crowd | ~targets.visible.any(axis=1)
-    num_targets = int((~ignored).sum())
+    is_ignored = crowd | ~targets.visible.any(axis=1)
+    num_targets = int((~is_ignored).sum())
     if num_targets == 0:
         raise InputError(
             "every object is a crowd or has no visible point, so average precision cannot be measured"
@@ -134,10 +134,10 @@ def average_precision(
         similarity = np.zeros((len(best), len(objects)))
         for column, row in enumerate(objects):
             similarity[:, column] = _compute_target_similarity(detections.xy[best], targets, row, sigmas)
-        chosen = _choose_objects(similarity, ignored[objects], crowd[objects], min_similarity)
+        chosen = _choose_objects(similarity, is_ignored[objects], crowd[objects], min_similarity)
         is_match[:, best] = chosen >= 0
         # A detection without an object counts: its index -1 selects the appended False.
-        is_counted[:, best] = ~np.append(ignored[objects], False)[chosen]
+        is_counted[:, best] = ~np.append(is_ignored[objects], False)[chosen]
     is_match, is_counted = is_match[:, by_score], is_counted[:, by_score]
     precision = [
         _interpolated_precision(match[counted], num_targets).mean()
@@ -149,8 +149,8 @@ def average_precision(
 def _group_rows_by_image(image: IntArray) -> dict[int, IntArray]:
     """Return a dictionary from the index of each image to the rows of the image, in ascending order."""
     order = np.argsort(image, kind="stable")
-    images, starts = np.unique(image[order], return_index=True)
-    return dict(zip(images.tolist(), np.split(order, starts)[1:], strict=True))
+    unique_images, starts = np.unique(image[order], return_index=True)
+    return dict(zip(unique_images.tolist(), np.split(order, starts)[1:], strict=True))
 
 
 def _compute_target_similarity(
@@ -197,17 +197,17 @@ def _choose_objects(
         return chosen
     # As in COCO, thresholds are limited to slightly less than 1, so that a threshold of 1 can be reached.
     required = np.minimum(min_similarity, 1.0 - 1e-10)[:, None]
-    free = np.ones((len(min_similarity), similarity.shape[1]), bool)
+    is_free = np.ones((len(min_similarity), similarity.shape[1]), bool)
     for index, similar in enumerate(similarity):
-        possible = (free | crowd) & (similar >= required)
-        regular = possible & ~ignored
+        is_possible = (is_free | crowd) & (similar >= required)
+        is_regular = is_possible & ~ignored
         # COCO visits ignored objects after all others.
-        eligible = np.where(regular.any(axis=1, keepdims=True), regular, possible)
+        eligible = np.where(is_regular.any(axis=1, keepdims=True), is_regular, is_possible)
         rows = np.flatnonzero(eligible.any(axis=1))  # thresholds at which the detection takes an object
         # Of objects with equal similarity, COCO takes the last one, so the first maximum is sought backwards.
         backwards = np.where(eligible, similar, -1.0)[rows, ::-1]
         chosen[rows, index] = similarity.shape[1] - 1 - np.argmax(backwards, axis=1)
-        free[rows, chosen[rows, index]] = False
+        is_free[rows, chosen[rows, index]] = False
     return chosen
 
 
@@ -222,7 +222,7 @@ def _interpolated_precision(is_match: BoolArray, num_targets: int) -> FloatArray
     """
     matches = np.cumsum(is_match)
     precision = matches / np.arange(1, len(is_match) + 1)
-    best = np.maximum.accumulate(precision[::-1])[::-1]
+    best_precision = np.maximum.accumulate(precision[::-1])[::-1]
     index = np.searchsorted(matches / num_targets, RECALLS, side="left")
-    curve: FloatArray = np.append(best, 0.0)[index]
+    curve: FloatArray = np.append(best_precision, 0.0)[index]
     return curve

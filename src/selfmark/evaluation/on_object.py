@@ -20,11 +20,11 @@ def fraction_on_object(examples: Examples, tolerance: float) -> float | None:
     Returns:
         The fraction, or None if no image has three annotated points.
     """
-    inside: list[bool] = []
+    is_inside: list[bool] = []
     for landmarks, truth, visible in zip(examples.landmarks, examples.truth, examples.visible, strict=True):
         if visible.sum() < 3:
             continue
         hull = cv2.convexHull(truth[visible].astype(np.float32))
         distances = [cv2.pointPolygonTest(hull, (float(x), float(y)), True) for x, y in landmarks]
-        inside += [distance >= -tolerance for distance in distances]
-    return float(np.mean(inside)) if inside else None
+        is_inside += [distance >= -tolerance for distance in distances]
+    return float(np.mean(is_inside)) if is_inside else None

@@ -46,8 +46,8 @@ def hit_rates_by_limit(
     """
     metrics: Metrics = {}
     for name, limit in limits.items():
-        counted = test.visible & (limit > 0)[:, None]
-        rates = 100.0 * hit_rates(predicted, test.truth, counted, limit, matched)
+        is_counted = test.visible & (limit > 0)[:, None]
+        rates = 100.0 * hit_rates(predicted, test.truth, is_counted, limit, matched)
         parts = group_means(rates, groups)
         metrics[name] = {
             "images": int((limit > 0).sum()),

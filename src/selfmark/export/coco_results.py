@@ -25,8 +25,8 @@ from selfmark.run.files import to_json
 def write_coco_results(predictions: Iterable[Prediction], card: ModelCard, folder: Path) -> Path:
     """Write `folder`/results.json, and `folder`/images.json, which lists the image of each `image_id`.
 
-    Ids number the images that could be read, in the order given, as in `write_coco`. If all could be read,
-    the results can therefore be evaluated against a ground-truth file that numbers the same images from 1.
+    As in `write_coco`, the images that could be read have the ids 1, 2, 3, ... in the given order. If all
+    images could be read, a ground-truth file with the same ids can therefore be used to evaluate the results.
     The score of an object is the mean score of its landmarks.
     """
     require_writable(folder)

@@ -36,10 +36,10 @@ def _read_back(path: Path) -> None:
     """Raise an OSError if the archive cannot be read or a checksum in it is wrong."""
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+            damaged_file = archive.testzip()
     except zipfile.BadZipFile as error:
         raise OSError(0, f"the archive cannot be read back ({error})") from error
-    if damaged is not None:
+    if damaged_file is not None:
         raise OSError(0, "the archive cannot be read back")
 
 

@@ -113,17 +113,19 @@ def _build_tasks(
     card: ModelCard,
 ) -> Iterator[dict[str, Any]]:
     paths = {name: os.path.abspath(file) for name, file in files.items()}
-    common = os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
-    root = os.path.dirname(common)
+    common_folder = (
+        os.path.commonpath([os.path.dirname(path) for path in paths.values()]) if paths else os.sep
+    )
+    root = os.path.dirname(common_folder)
     for name in images:
-        relative = Path(os.path.relpath(paths[name], root)).as_posix()
+        relative_path = Path(os.path.relpath(paths[name], root)).as_posix()
         scores = np.concatenate([detected.score for detected in objects[name]])
         prediction = {
             "model_version": f"selfmark {__version__}{describe_smoothing(card)}",
             "score": round(float(scores.mean()), 4),
             "result": _build_regions(objects[name], card),
         }
-        yield {"data": {IMAGE: f"/data/local-files/?d={quote(relative)}"}, "predictions": [prediction]}
+        yield {"data": {IMAGE: f"/data/local-files/?d={quote(relative_path)}"}, "predictions": [prediction]}
 
 
 def _build_regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[str, Any]]:
@@ -132,11 +134,11 @@ def _build_regions(objects: list[ExportedObject], card: ModelCard) -> list[dict[
     Label Studio draws earlier regions on top of later ones; a landmark behind a rectangle could not be
     dragged.
     """
-    numbered = list(enumerate(objects))
+    numbered_objects = list(enumerate(objects))
     landmarks = [
-        region for number, detected in numbered for region in _build_landmarks(number, detected, card)
+        region for number, detected in numbered_objects for region in _build_landmarks(number, detected, card)
     ]
-    return landmarks + [_build_rectangle(number, detected) for number, detected in numbered]
+    return landmarks + [_build_rectangle(number, detected) for number, detected in numbered_objects]
 
 
 def _build_landmarks(number: int, detected: ExportedObject, card: ModelCard) -> Iterator[dict[str, Any]]:

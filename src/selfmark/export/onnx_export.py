@@ -161,12 +161,12 @@ def _require_same_model(detector: Detector, folder: Path) -> None:
     Weights without a description may come from an export that was killed.
     """
     weights = folder / "weights.safetensors"
-    exported = (weights, folder / "model.json", *(folder / name for name in FILES.values()))
-    existing = [path for path in exported if os.path.lexists(path)]
-    if existing and not _has_weights(weights, detector):
+    exported_files = (weights, folder / "model.json", *(folder / name for name in FILES.values()))
+    existing_files = [path for path in exported_files if os.path.lexists(path)]
+    if existing_files and not _has_weights(weights, detector):
         raise InputError(
-            f"{existing[0]} belongs to another model than the one to export: choose another folder with -o, "
-            "or remove it"
+            f"{existing_files[0]} belongs to another model than the one to export: choose another folder "
+            "with -o, or remove it"
         )
 
 
@@ -184,11 +184,11 @@ def _load_sample(run: Path, card: ModelCard) -> torch.Tensor:
     """Return evenly spaced training images of the run, [N, 3, S, S]."""
     if not (run / "run.json").exists():
         raise InputError(f"{run} is not a run folder: --int8 needs the training images of a run")
-    opened = Run.open(run)
-    refs = opened.refs()
+    opened_run = Run.open(run)
+    refs = opened_run.refs()
     chosen = evenly_spaced(len(refs), _NUM_SAMPLES, nearest=True)
     try:
-        return load_run_images(opened, [refs[row] for row in chosen], card.images).pixels
+        return load_run_images(opened_run, [refs[row] for row in chosen], card.images).pixels
     except InputError as error:
         raise InputError(f"--int8 needs the training images of the run, but {error}") from error
 

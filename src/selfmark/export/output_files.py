@@ -76,9 +76,11 @@ def choose_output_paths(sources: Sequence[Path | None]) -> dict[Path | None, Pat
 
 def find_relative_paths(files: Iterable[Path]) -> dict[Path, Path]:
     """Return the path of each file relative to the innermost folder that contains all of them."""
-    absolute = {file: Path(os.path.abspath(file)) for file in files}
-    common = os.path.commonpath([path.parent for path in absolute.values()]) if absolute else ""
-    return {file: path.relative_to(common) for file, path in absolute.items()}
+    absolute_paths = {file: Path(os.path.abspath(file)) for file in files}
+    common_folder = (
+        os.path.commonpath([path.parent for path in absolute_paths.values()]) if absolute_paths else ""
+    )
+    return {file: path.relative_to(common_folder) for file, path in absolute_paths.items()}
 
 
 def choose_unique_paths(names: Mapping[Source, Sequence[Path]]) -> dict[Source, Path]:

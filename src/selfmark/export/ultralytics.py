@@ -110,10 +110,10 @@ def format_label(xy: FloatArray, box: Box | None, size: FloatArray) -> str:
     '0 0.5 0.5 0.5 0.5 0.25 0.25 2 0.75 0.75 2 0 0 0'
     """
     points = (xy + 0.5) / size  # measured from the corner of the image
-    inside = ((points >= 0) & (points <= 1)).all(axis=1)
-    low, high = _compute_box_corners(points[inside], box, size)
+    is_inside = ((points >= 0) & (points <= 1)).all(axis=1)
+    low, high = _compute_box_corners(points[is_inside], box, size)
     keypoints = np.column_stack([points, np.full(len(points), 2.0)])
-    keypoints[~inside] = 0
+    keypoints[~is_inside] = 0
     numbers = np.concatenate([(low + high) / 2, high - low, keypoints.ravel()])
     return " ".join(["0", *(f"{number:.8g}" for number in numbers)])
 

@@ -232,8 +232,8 @@ def _compute_common_direction(run: Run, encoder: Encoder, feed: PixelFeed) -> _C
     # On GPUs, the results may differ slightly between processes, so all processes use the results of rank 0.
     group.broadcast(template)
     group.broadcast(offset)
-    agreed = group.broadcast(torch.tensor([consistency], device=device))
-    return _CommonDirection(template, offset, agreed[0])
+    agreed_consistency = group.broadcast(torch.tensor([consistency], device=device))
+    return _CommonDirection(template, offset, agreed_consistency[0])
 
 
 def _compute_directions(run: Run, encoder: Encoder, feed: PixelFeed) -> Directions:
@@ -350,8 +350,8 @@ def compare_landmarks(
     """
     rows = torch.from_numpy(evenly_spaced(len(matrix), _COMPARED_IMAGES)).to(matrix.device)
     inputs, outputs = (turn_positions_back(xy[rows], matrix[rows]) for xy in (predictors, targets))
-    counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present[rows].cpu().numpy()
-    return unexplained_fraction(inputs, outputs, counted)
+    is_counted = np.ones(outputs.shape[:2], dtype=bool) if present is None else present[rows].cpu().numpy()
+    return unexplained_fraction(inputs, outputs, is_counted)
 
 
 def turn_positions_back(xy: Tensor, matrix: Tensor) -> FloatArray:

@@ -106,6 +106,8 @@ def _count_candidates(config: Config, num_foreground: int) -> int:
 
     If K is not yet chosen, use the middle of the numbers that will be tried (setting `auto_k.candidates`).
     """
-    tried = config.auto_k.candidates
-    planned = replace(config, K=config.K or tried[len(tried) // 2])
-    return planned.num_candidates if planned.num_candidates <= num_foreground else planned.K
+    candidates = config.auto_k.candidates
+    planned_config = replace(config, K=config.K or candidates[len(candidates) // 2])
+    return (
+        planned_config.num_candidates if planned_config.num_candidates <= num_foreground else planned_config.K
+    )

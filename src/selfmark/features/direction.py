@@ -112,29 +112,29 @@ def fit_template(
         generator: chooses the initial templates.
     """
     window = _build_disk_mask(views.shape[-1], views.device)
-    both = torch.cat([views, mirrored]) * window
-    centered = (both - both.mean(dim=(0, 1))).flatten(2)
+    all_views = torch.cat([views, mirrored]) * window
+    centered = (all_views - all_views.mean(dim=(0, 1))).flatten(2)
     centered = F.normalize(centered, dim=-1)  # [2 N, R, D g g]
     rows = torch.arange(len(centered), device=views.device)
     starts = torch.randperm(len(centered), generator=generator, device=generator.device)
-    best, best_similarity = centered[0, 0], torch.tensor(-torch.inf, device=views.device)
+    best_template, best_similarity = centered[0, 0], torch.tensor(-torch.inf, device=views.device)
     for start in starts[: settings.direction_starts].tolist():
         template, chosen = centered[start, 0], torch.full_like(rows, -1)
         for _ in range(settings.iterations):
-            previous, chosen = chosen, (centered @ template).argmax(dim=1)
-            if torch.equal(previous, chosen):
+            previous_choice, chosen = chosen, (centered @ template).argmax(dim=1)
+            if torch.equal(previous_choice, chosen):
                 break
             template = F.normalize(centered[rows, chosen].mean(dim=0), dim=0)
         similarity = (centered @ template).amax(dim=1).mean()
         if similarity > best_similarity:
-            best, best_similarity = template, similarity
-    best = best.view(views.shape[2:])
-    plain, flipped = match_template(both, best).chunk(2)
+            best_template, best_similarity = template, similarity
+    best_template = best_template.view(views.shape[2:])
+    plain, flipped = match_template(all_views, best_template).chunk(2)
     # Suppose that an image is turned by `plain`, so that it matches the template, and is then mirrored. To
     # match the template again, the mirrored image must be turned by `plain + flipped`. This angle becomes 0
     # on average if half of its mean is subtracted from all rotations.
     mean_turn = torch.polar(torch.ones_like(plain), plain + flipped).mean()
-    return DirectionTemplate(best, -mean_turn.angle() / 2, float(mean_turn.abs()))
+    return DirectionTemplate(best_template, -mean_turn.angle() / 2, float(mean_turn.abs()))
 
 
 def match_template(views: Tensor, template: Tensor) -> Tensor:

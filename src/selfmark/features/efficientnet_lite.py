@@ -162,12 +162,12 @@ class FoldedNetwork(NamedTuple):
     stem: FoldedConv
     blocks: tuple[FoldedBlock, ...]
 
-    def apply_blocks(self, x: Tensor, first: int, wanted: Sequence[int]) -> list[Tensor]:
+    def apply_blocks(self, x: Tensor, first: int, wanted_blocks: Sequence[int]) -> list[Tensor]:
         """Apply the blocks from `first` on to maps; return the maps of the wanted blocks, ascending."""
         maps = []
-        for number in range(first, max(wanted) + 1):
+        for number in range(first, max(wanted_blocks) + 1):
             x = self.blocks[number](x)
-            if number in wanted:
+            if number in wanted_blocks:
                 maps.append(x)
         return maps
 
@@ -255,19 +255,23 @@ class EfficientNetLite(nn.Module):
         """
         folded = self._fold_norms()
         last_early = self.last_blocks[_DETAIL_STAGE]
-        early = sorted({last_early, *(number for number in blocks if number < last_early)})
-        late = [number for number in blocks if number > last_early]
+        early_blocks = sorted({last_early, *(number for number in blocks if number < last_early)})
+        late_blocks = [number for number in blocks if number > last_early]
 
         def compute_early(rows: Tensor) -> list[Tensor]:
-            return folded.apply_blocks(folded.stem((rows * 255 - 127) / 128), 0, early)
+            return folded.apply_blocks(folded.stem((rows * 255 - 127) / 128), 0, early_blocks)
 
         def compute_late(rows: Tensor) -> list[Tensor]:
-            return folded.apply_blocks(rows, last_early + 1, late)
+            return folded.apply_blocks(rows, last_early + 1, late_blocks)
 
         maps = _compute_in_batches(compute_early, images, batch)
-        if late:
+        if late_blocks:
             maps += _compute_in_batches(compute_late, maps[-1], late_batch)
-        return [values for number, values in zip(early + late, maps, strict=True) if number in blocks]
+        return [
+            values
+            for number, values in zip(early_blocks + late_blocks, maps, strict=True)
+            if number in blocks
+        ]
 
     def _fold_norms(self) -> FoldedNetwork:
         """Fold all batch norms into the current weights.
@@ -310,8 +314,8 @@ class EfficientNetLite(nn.Module):
         Raises:
             RuntimeError: if layers are missing or have another shape.
         """
-        own = self.state_dict().keys()
-        self.load_state_dict({name: value for name, value in state.items() if name in own})
+        own_keys = self.state_dict().keys()
+        self.load_state_dict({name: value for name, value in state.items() if name in own_keys})
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all layers except batch norms, which always use the published statistics."""

@@ -85,12 +85,12 @@ class OnnxEncoder(Encoder):
         parts = [images.new_zeros(0, self.channels, *grid)]
         done = 0
         while done < len(images):
-            part = images[done : done + min(self._max_batch or limit, limit)]
-            values = self._try_run(part, (height, width))
+            batch = images[done : done + min(self._max_batch or limit, limit)]
+            values = self._try_run(batch, (height, width))
             if values is None:  # Fewer images need less memory.
-                self._max_batch = len(part) // 2
+                self._max_batch = len(batch) // 2
                 continue
-            done += len(part)
+            done += len(batch)
             parts.append(resize_maps(torch.from_numpy(values).to(images.device), grid))
         maps = [torch.cat(parts)]
         return maps, maps
@@ -176,10 +176,10 @@ class OnnxEncoder(Encoder):
         The declared D may be wrong, so every result is compared with it.
         """
         shape = self._session.outputs[0].shape
-        if len(shape) == 4 and (declared := _fixed_size(shape[1])):
-            if declared > _MAX_CHANNELS:
+        if len(shape) == 4 and (declared_channels := _fixed_size(shape[1])):
+            if declared_channels > _MAX_CHANNELS:
                 raise self._wrong_output(f"the declared shape {shape}", _LIMITS)
-            return declared
+            return declared_channels
         height, width = (fixed or _PROBE_SIZE for fixed in self._size)
         values = self._try_run(torch.zeros(1, 3, height, width), (height, width))
         assert values is not None  # one image cannot be divided further

@@ -14,7 +14,7 @@ from selfmark.images.input_files import parse_box, read_csv_rows, read_text_line
 from selfmark.wording import describe_count
 
 _MAX_YOLO_WORDS = 7  # class, cx, cy, w, h, confidence and track
-_MAX_FRACTION = 2.0  # boxes may be a little larger than their image; numbers of pixels are far larger
+_MAX_FRACTION = 2.0  # boxes may be a little larger than their image; coordinates in pixels are far larger
 _MAX_INDEX = 2**53  # a float holds every whole number up to this
 _COLUMNS = {  # accepted column names of a CSV file
     "image": ("image", "video", "file", "file_name", "filename", "path"),
@@ -36,7 +36,7 @@ class FileBox:
     where:         location of the box in the file, for messages
     image:         name of the image or video; empty if the file does not give it
     frame:         0-based frame number; None if the file does not give it
-    box:           x, y, w, h measured from pixel corners; pixels, or fractions of width and height
+    box:           x, y, w, h in pixels or fractions; x = y = 0 is the outer corner of the first pixel
     track:         number of the object in its video; None if the file does not give it
     is_fractional: whether `box` is in fractions of the image's width and height, as in YOLO files
     """
@@ -95,8 +95,8 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
         field: next((header.index(name) for name in names if name in header), None)
         for field, names in _COLUMNS.items()
     }
-    missing = [name for name in "xywh" if column_of[name] is None]
-    if missing or (column_of["image"] is None and column_of["frame"] is None):
+    missing_columns = [name for name in "xywh" if column_of[name] is None]
+    if missing_columns or (column_of["image"] is None and column_of["frame"] is None):
         raise InputError(
             f"{path}: the first line must name the columns image or frame (or both), x, y, w, h, and "
             f"optionally track; it is '{','.join(header)[:80]}'"
@@ -110,8 +110,8 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
         if any(cell.strip() for cell in row[len(header) :]):
             raise InputError(
                 f"{where} has {len(row)} cells, but the first line names "
-                f"{describe_count(len(header), 'column')}; write numbers with decimal points, and names that "
-                "contain commas in quotes"
+                f"{describe_count(len(header), 'column')}; write decimal numbers as 1.5, not 1,5, and "
+                "put names that contain commas in quotes"
             )
         cells = {
             field: row[column].strip()
@@ -168,7 +168,8 @@ def _require_yolo_row(words: Sequence[str], where: str) -> None:
         raise InputError(f"{where}: the confidence must be 0 to 1, not {words[5]}")
     if not all(abs(number) <= _MAX_FRACTION for number in numbers[:4]):  # False for NaN
         raise InputError(
-            f"{where}: cx, cy, w and h must be fractions of the image from 0 to 1, not {' '.join(words[1:5])}"
+            f"{where}: cx, cy, w and h must be fractions of the image, usually from 0 to 1, not "
+            f"{' '.join(words[1:5])}"
         )
 
 
@@ -179,8 +180,8 @@ def _read_yolo(files: Sequence[Path]) -> list[FileBox]:
     boxes are refused, because the first numbers of their rows are not a box.
 
     There is one file per image or frame. It has the name of its image. For the frames of a video, Ultralytics
-    writes VIDEO_N.txt, with N counted from 1. The last number of rows with six numbers is a track if it is an
-    integer in all of these rows, otherwise a confidence.
+    writes VIDEO_N.txt, with N counted from 1. If all rows of six numbers
+    end with an integer, this integer is the track; otherwise, their last number is the confidence.
     """
     lines = [
         (f"{file} line {number}", file, line.split())

@@ -39,18 +39,20 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
         if path is not None:
             box = _to_pixels(file_box, path)
             objects[path, frame].append(ImageRef(path, frame, box, file_box.track, clips[path]))
-    attached = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
-    if not attached:
+    attached_refs = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
+    if not attached_refs:
         raise InputError(
             f"{file}: none of its boxes belongs to the {describe_count(len(refs), 'given image')}; the first "
             f"box is of {_describe(boxes[0])}, the first image is {refs[0].name}"
         )
-    check_tracks(attached)
-    unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)
-    if unmatched:
-        reason = choose_form(unmatched, f"has no box in {file} and was", f"have no box in {file} and were")
-        on_note(f"{unmatched} of {describe_count(len(refs), 'image')} {reason} left out")
-    return attached
+    check_tracks(attached_refs)
+    num_unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)
+    if num_unmatched:
+        reason = choose_form(
+            num_unmatched, f"has no box in {file} and was", f"have no box in {file} and were"
+        )
+        on_note(f"{num_unmatched} of {describe_count(len(refs), 'image')} {reason} left out")
+    return attached_refs
 
 
 def check_tracks(refs: Sequence[ImageRef]) -> None:
@@ -63,10 +65,10 @@ def check_tracks(refs: Sequence[ImageRef]) -> None:
     for ref in refs:
         first = first_of.setdefault(None if ref.frame is None else ref.path, ref)
         if (first.track is None) != (ref.track is None):
-            tracked, untracked = (ref, first) if first.track is None else (first, ref)
+            tracked_ref, untracked_ref = (ref, first) if first.track is None else (first, ref)
             raise InputError(
-                f"a box of {tracked.name} has a track, but a box of {untracked.name} has none; give a track "
-                "to all boxes or to none"
+                f"a box of {tracked_ref.name} has a track, but a box of {untracked_ref.name} has none; "
+                "give a track to all boxes or to none"
             )
         if ref.track is not None:
             if (ref.name, ref.track) in seen:
@@ -130,13 +132,13 @@ class _Matcher:
         """
         parts = PurePath(file_box.image).parts
         agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
-        best = [path for path in agreement if agreement[path] == max(agreement.values())]
-        if len(best) > 1:
+        best_paths = [path for path in agreement if agreement[path] == max(agreement.values())]
+        if len(best_paths) > 1:
             raise InputError(
-                f"{file_box.where}: '{file_box.image}' matches both {best[0]} and {best[1]}; "
-                + _advise_on_ambiguity(file_box, best)
+                f"{file_box.where}: '{file_box.image}' matches both {best_paths[0]} and {best_paths[1]}; "
+                + _advise_on_ambiguity(file_box, best_paths)
             )
-        return best[0] if best else None
+        return best_paths[0] if best_paths else None
 
 
 def _advise_on_ambiguity(file_box: FileBox, matches: Sequence[Path]) -> str:

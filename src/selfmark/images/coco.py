@@ -423,7 +423,7 @@ def read_keypoints(annotations: Sequence[CocoAnnotation], names: Sequence[str]) 
     # The comparison is False for NaN, so NaN is bad. Where v is 0, the coordinates have no meaning.
     has_bad_xy = (points[..., 2] > 0) & ~(np.abs(points[..., :2]) <= MAX_COORDINATE).all(axis=2)
     for is_wrong, problem in (
-        (has_bad_v, "has a v other than 0, 1 and 2"),
+        (has_bad_v, "has a visibility v other than 0, 1 and 2"),
         (has_bad_xy, "has no usable coordinates"),
     ):
         if is_wrong.any():
@@ -439,13 +439,13 @@ def _entries(path: Path, content: Any, key: str, *required: str) -> list[tuple[s
     entries = content.get(key, []) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path} is not a COCO file: it needs a list under '{key}'")
-    located = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
-    for where, entry in located:
+    located_entries = [(f"{path}: {key}[{number}]", entry) for number, entry in enumerate(entries)]
+    for where, entry in located_entries:
         for name in required:
             value = entry.get(name) if isinstance(entry, dict) else None
             if not isinstance(value, str) and (name == "file_name" or not is_int64(value)):
                 raise InputError(f"{where} needs a usable '{name}', not {reprlib.repr(value)}")
-    return located
+    return located_entries
 
 
 def _require_unique(ids: Iterable[tuple[str, Any]]) -> None:

@@ -213,10 +213,10 @@ def _interpolate(values: npt.NDArray[np.float32], positions: Floats, name: str) 
     lower = positions.astype(np.intp)
     shape = (len(positions), *values.shape[1:])
     # With mode="clip", indices beyond the end mean the last row, and `out` is written without a copy.
-    below = values.take(lower, axis=0, out=_SCRATCH.array(f"{name} below", shape), mode="clip")
-    above = values.take(lower + 1, axis=0, out=_SCRATCH.array(name, shape), mode="clip")
-    # Compute below + weight * (above - below) without new arrays.
-    above -= below
-    above *= (positions - lower).astype(np.float32)[:, None, None]
-    above += below
-    return above
+    lower_rows = values.take(lower, axis=0, out=_SCRATCH.array(f"{name} below", shape), mode="clip")
+    upper_rows = values.take(lower + 1, axis=0, out=_SCRATCH.array(name, shape), mode="clip")
+    # Compute lower + weight * (upper - lower) without new arrays.
+    upper_rows -= lower_rows
+    upper_rows *= (positions - lower).astype(np.float32)[:, None, None]
+    upper_rows += lower_rows
+    return upper_rows

@@ -51,25 +51,25 @@ def run_crop_jobs(jobs: Iterable[CropJob], num_stills: int, images: Images) -> I
         num_stills: number of still images among the jobs.
         images: settings of the crops.
     """
-    waited, num_done = 0.0, 0
+    seconds_waited, num_done = 0.0, 0
     pending: deque[tuple[list[CropJob], Future[list[list[Outcome]]]]] = deque()
     chunk: list[CropJob] = []
     readers = _Readers(images)
 
     def finish_first() -> Iterator[Results]:
-        nonlocal waited, num_done
-        finished, future = pending.popleft()
+        nonlocal seconds_waited, num_done
+        finished_jobs, future = pending.popleft()
         started = time.monotonic()
         outcomes = future.result()
-        waited += time.monotonic() - started
-        num_done += len(finished)
-        for job, results in zip(finished, outcomes, strict=True):
+        seconds_waited += time.monotonic() - started
+        num_done += len(finished_jobs)
+        for job, results in zip(finished_jobs, outcomes, strict=True):
             yield job.positions, results
 
     try:
         for number, job in enumerate(jobs):
             if number == _TRIAL_IMAGES and num_done > 0:
-                readers.consider_processes(waited / num_done * (num_stills - number))
+                readers.consider_processes(seconds_waited / num_done * (num_stills - number))
             is_chunked = readers.uses_processes and isinstance(job.work, StillImage)
             chunk.append(job)
             num_refs = sum(len(item.positions) for item in chunk)

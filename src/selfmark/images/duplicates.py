@@ -108,8 +108,8 @@ def _find_near(thumbnails: Thumbnails) -> Rows:
     )[1]
     for row, candidates in enumerate(neighbors):
         # Candidates that the tree did not find have the number `count`, which is not below `row`.
-        earlier = np.sort(candidates[candidates < row])
-        alike = earlier[look_alike(thumbnails[row], thumbnails[earlier])]
-        if len(alike):
-            near[row] = alike[0]
+        earlier_rows = np.sort(candidates[candidates < row])
+        similar_rows = earlier_rows[look_alike(thumbnails[row], thumbnails[earlier_rows])]
+        if len(similar_rows):
+            near[row] = similar_rows[0]
     return near

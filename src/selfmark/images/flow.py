@@ -42,8 +42,8 @@ def has_nearby_frames(
     video: npt.NDArray[np.int64], frame: npt.NDArray[np.int64], track: npt.NDArray[np.int64]
 ) -> bool:
     """Return True if any object occurs in several frames; see `sample_nearby_frames` for the arguments."""
-    frames = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
-    return len(frames) > len(np.unique(frames[:, :2], axis=0))
+    unique_frames = np.unique(np.stack([video, track, frame], axis=1)[video >= 0], axis=0)
+    return len(unique_frames) > len(np.unique(unique_frames[:, :2], axis=0))
 
 
 def sample_nearby_frames(
@@ -75,16 +75,16 @@ def sample_nearby_frames(
     chosen = np.full((len(video), settings.neighbors), -1, dtype=np.int64)
     for number in np.unique(video[video >= 0]):
         members = np.flatnonzero(video == number)
-        frames, position = np.unique(frame[members], return_inverse=True)
-        if len(frames) < 2:
+        unique_frames, position = np.unique(frame[members], return_inverse=True)
+        if len(unique_frames) < 2:
             continue
-        by_frame = [members[position == index] for index in range(len(frames))]
+        by_frame = [members[position == index] for index in range(len(unique_frames))]
         # The frames near frames[i] are frames[first[i]] to frames[last[i]].
-        index = np.arange(len(frames))
-        first = np.searchsorted(frames, frames - settings.max_frame_gap)
+        index = np.arange(len(unique_frames))
+        first = np.searchsorted(unique_frames, unique_frames - settings.max_frame_gap)
         first = np.minimum(first, np.maximum(index - 1, 0))
-        last = np.searchsorted(frames, frames + settings.max_frame_gap, side="right") - 1
-        last = np.maximum(last, np.minimum(index + 1, len(frames) - 1))
+        last = np.searchsorted(unique_frames, unique_frames + settings.max_frame_gap, side="right") - 1
+        last = np.maximum(last, np.minimum(index + 1, len(unique_frames) - 1))
         # Draw from first..last without the frame itself: draws at or above the frame's position move up by 1.
         count = (last - first)[position]
         drawn = first[position][:, None] + rng.integers(
@@ -122,9 +122,9 @@ def propagate_points(
     """
     points = xy.cpu().numpy().astype(np.float32)
     exists = valid.cpu().numpy()
-    images, slots = neighbor.shape
-    propagated = np.zeros((images, slots, *points.shape[1:]), dtype=np.float32)
-    passed = np.zeros(propagated.shape[:-1], dtype=bool)
+    num_images, num_slots = neighbor.shape
+    propagated = np.zeros((num_images, num_slots, *points.shape[1:]), dtype=np.float32)
+    has_passed = np.zeros(propagated.shape[:-1], dtype=bool)
 
     def propagate(image: int) -> None:
         rows = np.flatnonzero(exists[image])
@@ -135,7 +135,7 @@ def propagate_points(
             target = _to_gray(pixels[int(neighbor[image, slot])])
             target_points, is_valid = track_points(source, target, points[image, rows], settings)
             propagated[image, slot, rows] = target_points
-            passed[image, slot, rows] = is_valid
+            has_passed[image, slot, rows] = is_valid
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(propagate, np.flatnonzero((neighbor >= 0).any(axis=1))))
@@ -143,7 +143,7 @@ def propagate_points(
         torch.from_numpy(video),
         torch.from_numpy(neighbor),
         torch.from_numpy(propagated),
-        torch.from_numpy(passed),
+        torch.from_numpy(has_passed),
     )
 
 
@@ -170,11 +170,11 @@ def track_points(
     forward, forward_status, _ = cv2.calcOpticalFlowPyrLK(
         source, target, start, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
-    back, back_status, _ = cv2.calcOpticalFlowPyrLK(
+    returned_points, return_status, _ = cv2.calcOpticalFlowPyrLK(
         target, source, forward, np.empty_like(start), winSize=window, maxLevel=settings.levels
     )
-    error = np.linalg.norm((back - start).reshape(-1, 2), axis=1)
-    is_tracked = (forward_status.ravel() == 1) & (back_status.ravel() == 1)
+    error = np.linalg.norm((returned_points - start).reshape(-1, 2), axis=1)
+    is_tracked = (forward_status.ravel() == 1) & (return_status.ravel() == 1)
     return forward.reshape(-1, 2).astype(np.float32), is_tracked & (error <= settings.max_return_error)
 
 

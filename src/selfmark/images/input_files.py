@@ -103,8 +103,8 @@ def require_inputs_kept(
         identity = None if item is None else _identify_file(Path(item).expanduser())
         if identity in replaced:
             path = replaced[identity]
-            same = "" if str(path) == str(item) else f", which is the same file as {path}"
-            raise InputError(f"the results would replace the input {item}{same}: {advice}")
+            same_file = "" if str(path) == str(item) else f", which is the same file as {path}"
+            raise InputError(f"the results would replace the input {item}{same_file}: {advice}")
 
 
 def _identify_file(path: Path) -> tuple[int, int] | None:
@@ -199,11 +199,11 @@ def parse_box(values: Any, description: str) -> Box:
     """
     numbers = values if isinstance(values, list) else []
     # Unlike `math.isfinite`, a comparison also works for integers that are too large for a float.
-    usable = all(
+    is_usable = all(
         isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= MAX_COORDINATE
         for number in numbers
     )
-    if len(numbers) != 4 or not usable or numbers[2] < 0 or numbers[3] < 0:
+    if len(numbers) != 4 or not is_usable or numbers[2] < 0 or numbers[3] < 0:
         raise InputError(
             f"{description} must be four finite numbers x, y, w, h with w and h not negative, "
             f"not {reprlib.repr(values)}"

@@ -116,8 +116,8 @@ def _count_samples(handle: BinaryIO, box: _Box, size: int) -> int:
             return int(entries + size)
         table = _read(handle, box.start + 8, 8 * entries)
         # The file may end inside the table, so leave out an incomplete pair.
-        counts = np.frombuffer(table[: len(table) // 8 * 8], ">u4")[::2]
-        return int(counts.sum(dtype=np.uint64))
+        table_counts = np.frombuffer(table[: len(table) // 8 * 8], ">u4")[::2]
+        return int(table_counts.sum(dtype=np.uint64))
     if box.kind == b"trun":  # the samples of a fragment
         flags, count = struct.unpack(">II", _read(handle, box.start, 8))
         fields = bin(flags & _TRUN_FIELDS).count("1")

@@ -120,6 +120,6 @@ class _SharedViews:
         used = set(store.refs)
         skipped = dict(zip((crop for crop in crops if crop not in used), store.skipped, strict=True))
         for number, view in enumerate(views):
-            own = crops[number :: len(views)]
-            own_skipped = tuple(skipped[crop] for crop in own if crop in skipped)
-            self._stores[view] = replace(store.select(own), skipped=own_skipped)
+            own_crops = crops[number :: len(views)]
+            own_skipped = tuple(skipped[crop] for crop in own_crops if crop in skipped)
+            self._stores[view] = replace(store.select(own_crops), skipped=own_skipped)

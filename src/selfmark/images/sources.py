@@ -47,12 +47,12 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     if not inputs:
         raise InputError("no images were given; pass a folder, image files, a video, a list or a COCO file")
     refs = [ref for item in inputs for ref in _list_input(item, every)]
-    resolved = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in refs}}
-    for path in resolved:
+    resolved_paths = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in refs}}
+    for path in resolved_paths:
         require_utf8(str(path), "the file name")
     unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
     for ref in refs:
-        unique.setdefault((resolved[ref.path], ref.frame, ref.box, ref.track), ref)
+        unique.setdefault((resolved_paths[ref.path], ref.frame, ref.box, ref.track), ref)
     return list(unique.values())
 
 
@@ -115,13 +115,13 @@ def _walk(folder: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         raise InputError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
-    visited = set()
+    visited_folders = set()
     for parent, folders, files in os.walk(folder, onerror=fail, followlinks=True):
         resolved = os.path.realpath(parent)
-        if resolved in visited:  # reached again through a link
+        if resolved in visited_folders:  # reached again through a link
             folders.clear()
             continue
-        visited.add(resolved)
+        visited_folders.add(resolved)
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent, name) for name in files if not name.startswith("."))
 

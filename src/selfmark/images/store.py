@@ -247,13 +247,13 @@ def _fail_all(count: int, reason: str) -> list[Outcome]:
 
 def _restore_order(results: Iterable[tuple[list[int], list[Outcome]]]) -> Iterator[Outcome]:
     """Yield outcomes in the order of the references, each as soon as all earlier outcomes are available."""
-    waiting: dict[int, Outcome] = {}
-    position = 0
+    waiting_outcomes: dict[int, Outcome] = {}
+    next_position = 0
     for positions, outcomes in results:
-        waiting.update(zip(positions, outcomes, strict=True))
-        while position in waiting:
-            yield waiting.pop(position)
-            position += 1
+        waiting_outcomes.update(zip(positions, outcomes, strict=True))
+        while next_position in waiting_outcomes:
+            yield waiting_outcomes.pop(next_position)
+            next_position += 1
 
 
 def _assemble(

@@ -68,12 +68,12 @@ def survey_images(store: ImageStore) -> ImageSurvey:
     thumbnails = make_thumbnails(store.pixels)
     duplicates = find_duplicates(store.pixels, thumbnails)
     is_still = store.video < 0  # Video frames are left out, because successive frames always look alike.
-    repeated = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
+    repeated_rows = np.flatnonzero(is_still & ((duplicates.exact >= 0) | (duplicates.near >= 0)))
     first_copy: tuple[str, ...] = ()
-    if len(repeated):
-        row = int(repeated[0])
-        earlier = int(max(duplicates.exact[row], duplicates.near[row]))
-        first_copy = (store.refs[row].name, store.refs[earlier].name)
+    if len(repeated_rows):
+        row = int(repeated_rows[0])
+        earlier_row = int(max(duplicates.exact[row], duplicates.near[row]))
+        first_copy = (store.refs[row].name, store.refs[earlier_row].name)
     has_one_box = len({ref.box for ref in store.refs}) == 1  # all images have no box, or that of --crop
     areas = store.sizes.prod(axis=1)
     smallest, largest = store.sizes[areas.argmin()], store.sizes[areas.argmax()]
@@ -123,8 +123,8 @@ def choose_stride(thumbnails: Thumbnails, store: ImageStore) -> int:
         )
         pairs = np.flatnonzero(is_same_object)
         pairs = pairs[evenly_spaced(len(pairs), _MAX_PAIRS)]
-        alike = look_alike(thumbnails[first[pairs]], thumbnails[second[pairs]])
-        if not len(alike) or alike.mean() <= _MAX_ALIKE:
+        is_alike = look_alike(thumbnails[first[pairs]], thumbnails[second[pairs]])
+        if not len(is_alike) or is_alike.mean() <= _MAX_ALIKE:
             return stride
     return strides[-1] if strides else 1
 
@@ -177,7 +177,7 @@ def describe_survey(survey: ImageSurvey) -> list[str]:
     return sentences
 
 
-def _describe_repeated(copies: int, near: int) -> str:
+def _describe_repeated(copies: int, near_copies: int) -> str:
     """Return how many images are copies of others, or almost the same as others.
 
     >>> _describe_repeated(1, 0)
@@ -185,9 +185,9 @@ def _describe_repeated(copies: int, near: int) -> str:
     >>> _describe_repeated(3, 1)
     '3 images are copies of others and 1 image is almost the same as another'
     """
-    exact = choose_form(copies, "is a copy of another", "are copies of others")
-    similar = choose_form(near, "is almost the same as another", "are almost the same as others")
-    parts = [(copies, exact), (near, similar)]
+    exact_text = choose_form(copies, "is a copy of another", "are copies of others")
+    similar_text = choose_form(near_copies, "is almost the same as another", "are almost the same as others")
+    parts = [(copies, exact_text), (near_copies, similar_text)]
     return " and ".join(f"{describe_count(count, 'image')} {text}" for count, text in parts if count)
 
 
@@ -200,8 +200,8 @@ def _stretched_size(regions: npt.NDArray[np.float64]) -> tuple[float, ...]:
 
 def _reaches_border(refs: tuple[ImageRef, ...], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return for each image [N] whether its box reaches the border of the image; False without a box."""
-    nothing = (np.inf, np.inf, -np.inf, -np.inf)
-    boxes = np.array([nothing if ref.box is None else ref.box for ref in refs]).reshape(-1, 4)
+    inside_image = (np.inf, np.inf, -np.inf, -np.inf)
+    boxes = np.array([inside_image if ref.box is None else ref.box for ref in refs]).reshape(-1, 4)
     start, stop = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     reaches: npt.NDArray[np.bool_] = ((start <= _BORDER) | (stop >= sizes - _BORDER)).any(axis=1) & np.array(
         [ref.box is not None for ref in refs]

@@ -64,9 +64,9 @@ def probe_video(path: Path) -> tuple[int, float, tuple[int, int], npt.NDArray[np
     size = (first[1].shape[1], first[1].shape[0])
     seconds = np.asarray((index.times - index.times[:1]) * index.unit, dtype=np.float64)
     # Frames that are missing at the end of the file have no time; assume the average frame rate for them.
-    missing = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
+    missing_seconds = np.arange(1, index.frames - len(seconds) + 1) / (index.rate or 1.0)
     if len(seconds):
-        seconds = np.concatenate([seconds, seconds[-1] + missing])
+        seconds = np.concatenate([seconds, seconds[-1] + missing_seconds])
     else:
         seconds = np.arange(index.frames) / (index.rate or 1.0)
     return index.frames, index.rate, size, seconds
@@ -118,14 +118,14 @@ def read_frames(path: Path, frames: Sequence[int]) -> Iterator[tuple[int, Pixels
                 return  # The file ended before the remaining targets.
 
 
-def _decode(container: Any, stream: Any, index: _Index, previous: int) -> Iterator[tuple[int, Any]]:
+def _decode(container: Any, stream: Any, index: _Index, previous_number: int) -> Iterator[tuple[int, Any]]:
     """Decode frames and yield them with their numbers; damaged frames are counted, but not yielded.
 
-    `previous` is the number of the frame decoded last; -1 at the start.
+    `previous_number` is the number of the frame decoded last; -1 at the start.
     """
     import av
 
-    number = previous
+    number = previous_number
     for packet in itertools.chain(_packets(container, stream), [None]):  # None flushes the decoder
         try:
             decoded = stream.decode(packet)
@@ -147,13 +147,13 @@ def _packets(container: Any, stream: Any) -> Iterator[Any]:
         return
 
 
-def _frame_number(index: _Index, frame: Any, previous: int) -> int:
-    """Return the rank of a frame's display time, or `previous` + 1 if its time is unknown."""
+def _frame_number(index: _Index, frame: Any, previous_number: int) -> int:
+    """Return the rank of a frame's display time, or `previous_number` + 1 if its time is unknown."""
     if frame.pts is not None and len(index.times):
         rank = int(np.searchsorted(index.times, frame.pts))
         if rank < len(index.times) and index.times[rank] == frame.pts:
             return rank
-    return previous + 1
+    return previous_number + 1
 
 
 def _key_frame_before(index: _Index, frame: int) -> int:
@@ -207,12 +207,12 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
     """Build the index from all packets of a file; the result is cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []
-    discarded = 0
+    num_discarded = 0
     with _open(path) as container:
         stream = container.streams.best("video")
         for packet in _packets(container, stream):
             if packet.is_discard:  # The file's edit list removes this frame.
-                discarded += 1
+                num_discarded += 1
                 continue
             times.append(packet.pts)
             if packet.is_keyframe:
@@ -220,7 +220,7 @@ def _build_index(path: Path, modified: int, size: int) -> _Index:
         rate = float(stream.average_rate or stream.guessed_rate or 0)
         unit = float(stream.time_base or 0)
         if "mov" in container.format.name:  # the header of MP4 and MOV has an exact table of all frames
-            expected = stream.frames - discarded
+            expected = stream.frames - num_discarded
         else:
             expected = len(times) + _estimate_missing(container, stream, times)
         has_display_times = container.format.name not in _WITHOUT_DISPLAY_TIMES

@@ -91,7 +91,7 @@ def check_images(
             (*dict.fromkeys(ref.path for ref in images), *inputs.inputs, regions.boxes),
         ),
     )
-    config, why = resolve_config(inputs, options, len(refs), device)
+    config, reason = resolve_config(inputs, options, len(refs), device)
     # Images that need more than `store_gigabytes` are kept in the file images.u8 of the output folder.
     store = load_store(
         refs,
@@ -104,13 +104,13 @@ def check_images(
         survey = survey_images(store)
         pictures = _write_pictures(store, config, output)
         findings = _measure_sample(store, config, device)
-        resolved = _resolve_orientation(config, findings)
-        estimate = estimate_run(list(store.refs), resolved, device)
+        resolved_config = _resolve_orientation(config, findings)
+        estimate = estimate_run(list(store.refs), resolved_config, device)
     finally:
         remove_file(output / "images.u8")
     first, *warnings = describe_survey(survey)
     planned = (
-        f"preset {config.preset} ({why}), {config.K or 'an automatic number of'} landmarks: "
+        f"preset {config.preset} ({reason}), {config.K or 'an automatic number of'} landmarks: "
         f"{describe_estimate(estimate, device)}"
     )
     result = ImageCheck(

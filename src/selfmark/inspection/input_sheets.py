@@ -83,11 +83,11 @@ def draw_ruler(store: ImageStore, max_megapixels: float) -> Pixels | None:
     step = next((step for step in _STEPS if zoom * step >= _RULER), _STEPS[-1])
     for axis, side in enumerate((width, height)):
         for mark in range(0, side + 1, step):
-            at = _RULER + round(zoom * mark)
-            start, end = np.array([at, _RULER - 8]), np.array([at, _RULER - 1])
-            label = (at - 12, _RULER - 14)
+            position = _RULER + round(zoom * mark)
+            start, end = np.array([position, _RULER - 8]), np.array([position, _RULER - 1])
+            label = (position - 12, _RULER - 14)
             if axis == 1:
-                start, end, label = start[::-1], end[::-1], (2, at + 5)
+                start, end, label = start[::-1], end[::-1], (2, position + 5)
             draw_line(canvas, start.astype(float), end.astype(float), 1, BLACK)
             cv2.putText(canvas, str(mark), label, cv2.FONT_HERSHEY_SIMPLEX, 0.4, BLACK, 1, cv2.LINE_AA)
     return canvas

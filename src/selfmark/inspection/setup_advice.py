@@ -106,10 +106,10 @@ def _advise_landmarks(findings: InputFindings, config: Config) -> str:
 
 def _advise_frames(survey: ImageSurvey, every: int, config: Config) -> str:
     if survey.stride > 1:
-        remaining = survey.images // survey.stride
+        num_remaining = survey.images // survey.stride
         return (
-            f"frames: successive frames look alike; --every {every * survey.stride} uses {remaining} frames "
-            "and loses little"
+            f"frames: successive frames look alike; --every {every * survey.stride} uses {num_remaining} "
+            "frames and loses little"
         )
     max_images = config.features.max_images
     if survey.videos and config.uses_features and survey.images > max_images:

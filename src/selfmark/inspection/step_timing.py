@@ -90,13 +90,13 @@ def measure_steps(
         builders["stage 2"] = lambda: _build_stage2(config, feed, num_landmarks, generator)
     if "method" in stages:
         builders["method"] = lambda: _build_method(config, feed, store, generator)
-    measured: dict[str, float] = {}
+    measured_seconds: dict[str, float] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for stage, build in builders.items():
             state, task = build()
-            measured[stage] = _time_steps(state, task, config, seconds / len(builders))
-    return _combine_stages(measured, config)
+            measured_seconds[stage] = _time_steps(state, task, config, seconds / len(builders))
+    return _combine_stages(measured_seconds, config)
 
 
 @torch.no_grad()
@@ -130,15 +130,15 @@ def measure_pass(config: Config, pixels: Tensor, encoder: Encoder | None, device
     return min(durations) / len(images)
 
 
-def _combine_stages(measured: dict[str, float], config: Config) -> dict[str, float]:
+def _combine_stages(measured_seconds: dict[str, float], config: Config) -> dict[str, float]:
     """Return the seconds per iteration of every stage, given the measured seconds of each network."""
-    per_stage = {stage: seconds for stage, seconds in measured.items() if stage != "unfrozen"}
-    if "unfrozen" in measured:
+    per_stage = {stage: seconds for stage, seconds in measured_seconds.items() if stage != "unfrozen"}
+    if "unfrozen" in measured_seconds:
         frozen_fraction = config.student.frozen_rounds / config.student.rounds
-        frozen, unfrozen = measured["student"], measured["unfrozen"]
+        frozen, unfrozen = measured_seconds["student"], measured_seconds["unfrozen"]
         per_stage["student"] = frozen_fraction * frozen + (1 - frozen_fraction) * unfrozen
-    if "round" in measured:
-        per_stage["warm-up"] = measured["round"]
+    if "round" in measured_seconds:
+        per_stage["warm-up"] = measured_seconds["round"]
     return {stage: per_stage[stage] for stage in stage_iterations(config)}
 
 
@@ -159,9 +159,9 @@ def _time_steps(state: TrainState, task: TrainingTask, config: Config, seconds: 
 
     start_time = time.monotonic()
     run(0, _FIRST_STEPS, 1)
-    remaining = seconds - (time.monotonic() - start_time)
+    seconds_left = seconds - (time.monotonic() - start_time)
     last_step_seconds = times[-1][1] - times[-2][1]
-    num_steps = int(min(max(remaining / max(last_step_seconds, 1e-6), 0), _MAX_STEPS))
+    num_steps = int(min(max(seconds_left / max(last_step_seconds, 1e-6), 0), _MAX_STEPS))
     if num_steps < _FIRST_STEPS:
         return last_step_seconds
     log_every = max(1, num_steps // 3)

@@ -44,19 +44,19 @@ def suppress_non_maxima(
     if len(xy) <= count:
         return np.arange(len(xy))
     max_count = int(count * (1 + tolerance))
-    # The reach of a square is how far it extends from its point. Squares of reach `small` select at least
-    # `count` points, unless `small` is 1.
-    small, large = 1, max(width, height)
-    while large - small > 1:
-        reach = (small + large) // 2
+    # The reach of a square is how far it extends from its point. Squares of reach `low` select at least
+    # `count` points, unless `low` is 1.
+    low, high = 1, max(width, height)
+    while high - low > 1:
+        reach = (low + high) // 2
         num_selected = len(cover_with_squares(xy, reach, width, height, limit=max_count + 1))
         if num_selected < count:
-            large = reach
+            high = reach
         else:
-            small = reach
+            low = reach
             if num_selected <= max_count:
                 break
-    return cover_with_squares(xy, small, width, height, limit=count)
+    return cover_with_squares(xy, low, width, height, limit=count)
 
 
 def cover_with_squares(xy: FloatArray, reach: int, width: int, height: int, limit: int) -> Indices:
@@ -74,12 +74,12 @@ def cover_with_squares(xy: FloatArray, reach: int, width: int, height: int, limi
     """
     cells = np.floor((np.asarray(xy, dtype=np.float64) + 0.5) * (2 / reach)).astype(np.int64)
     # `covered` has a margin of two cells on all sides: its row r, column c is cell (r - 2, c - 2).
-    covered = np.zeros((2 * height // reach + 5, 2 * width // reach + 5), dtype=bool)
-    selected: list[int] = []
+    is_covered = np.zeros((2 * height // reach + 5, 2 * width // reach + 5), dtype=bool)
+    selected_points: list[int] = []
     for index, (column, row) in enumerate(cells.tolist()):
-        if not covered[row + 2, column + 2]:
-            selected.append(index)
-            if len(selected) == limit:
+        if not is_covered[row + 2, column + 2]:
+            selected_points.append(index)
+            if len(selected_points) == limit:
                 break
-            covered[row : row + 5, column : column + 5] = True
-    return np.array(selected, dtype=np.int64)
+            is_covered[row : row + 5, column : column + 5] = True
+    return np.array(selected_points, dtype=np.int64)

@@ -49,9 +49,9 @@ def detect_first_keypoints(
             xy = (detected.xy + 0.5) * scale - 0.5
             rectangle = torch.as_tensor(bounds[start:stop], dtype=torch.float32, device=xy.device)
             low, high = rectangle[detected.image_index].chunk(2, dim=1)
-            inside = ((xy >= low) & (xy <= high)).all(dim=1)
+            is_inside = ((xy >= low) & (xy <= high)).all(dim=1)
             converted = Keypoints(xy, detected.image_index + start, detected.score, detected.descriptor)
-            parts.append(converted.select(inside))
+            parts.append(converted.select(is_inside))
             if on_progress is not None:
                 on_progress(stop - rows.start, rows.stop - rows.start)
         points = concatenate_keypoints(parts)
@@ -95,13 +95,13 @@ def mix_in_random_points(
     # Shuffle, then sort by image: the rank of a point within its image is then random.
     shuffled = torch.randperm(count, generator=generator, device=generator.device).to(device)
     order = shuffled[torch.argsort(points.image_index[shuffled], stable=True)]
-    counts = points.counts(images)
-    first = torch.cumsum(counts, dim=0) - counts
+    counts_by_image = points.counts(images)
+    first = torch.cumsum(counts_by_image, dim=0) - counts_by_image
     image = points.image_index[order]
     rank = torch.arange(count, device=device) - first[image]
-    num_replaced = (counts * fraction + 0.5).floor()
-    replaced = order[rank < num_replaced[image]]
-    noise = torch.rand(len(replaced), 2, generator=generator, device=generator.device).to(device)
+    num_replaced = (counts_by_image * fraction + 0.5).floor()
+    replaced_points = order[rank < num_replaced[image]]
+    noise = torch.rand(len(replaced_points), 2, generator=generator, device=generator.device).to(device)
     xy = points.xy.clone()
-    xy[replaced] = noise * size - 0.5
+    xy[replaced_points] = noise * size - 0.5
     return Keypoints(xy, points.image_index, points.score)

@@ -14,7 +14,7 @@ def limit_images(max_images: int, image_bytes: int, device: torch.device) -> int
     """Return how many images to process at the same time, from 1 to `max_images`.
 
     On a CPU, the number does not depend on the free memory. A repeated run must give the same result there,
-    and networks round differently if they process another number of images at a time.
+    and networks round differently if they process a different number of images at a time.
 
     >>> [limit_images(16, size**2 * 540, torch.device("cpu")) for size in (256, 1024, 2048)]
     [16, 3, 1]

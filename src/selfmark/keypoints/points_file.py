@@ -55,16 +55,16 @@ def read_points_file(path: Path, names: Sequence[str], regions: FloatArray, size
     image_index = table[:, 0].astype(np.int64)
     region = np.asarray(regions, dtype=np.float64)[image_index]
     xy = (table[:, 1:3] + 0.5 - region[:, :2]) * size / region[:, 2:] - 0.5
-    inside = ((xy >= -0.5) & (xy < size - 0.5)).all(axis=1)
-    if not inside.any():
+    is_inside = ((xy >= -0.5) & (xy < size - 0.5)).all(axis=1)
+    if not is_inside.any():
         raise InputError(
             f"no point of {path} lies inside the used region of its image; x and y must be in pixels of the "
             "original image"
         )
     return Keypoints(
-        torch.from_numpy(xy[inside]).float(),
-        torch.from_numpy(image_index[inside]),
-        torch.from_numpy(table[inside, 3]).float(),
+        torch.from_numpy(xy[is_inside]).float(),
+        torch.from_numpy(image_index[is_inside]),
+        torch.from_numpy(table[is_inside, 3]).float(),
     )
 
 

@@ -45,10 +45,10 @@ class TimedProtocol(H11Protocol):
         self._idle_since = self.loop.time()
         self._start_timer()
         if len(self.connections) > MAX_CONNECTIONS:
-            others = (
+            other_connections = (
                 item for item in self.connections if isinstance(item, TimedProtocol) and item is not self
             )
-            idle = (item for item in others if item.cycle is None or item.cycle.response_complete)
+            idle = (item for item in other_connections if item.cycle is None or item.cycle.response_complete)
             min(idle, key=TimedProtocol._closing_order, default=self)._abort()
 
     def data_received(self, data: bytes) -> None:

@@ -301,15 +301,15 @@ class MappedDetector(Detector):
             InputError: The map gives coordinates that are not finite.
         """
         located = self.detector.locate(pixels)
-        xy, score = (tensor.cpu().numpy().astype(np.float64) for tensor in located)
-        points = self.mapping.map.predict(xy, score).astype(np.float32)
-        scores = self.mapping.map.point_scores(score).astype(np.float32)
-        if not (np.isfinite(points).all() and np.isfinite(scores).all()):
+        xy, landmark_scores = (tensor.cpu().numpy().astype(np.float64) for tensor in located)
+        points = self.mapping.map.predict(xy, landmark_scores).astype(np.float32)
+        point_scores = self.mapping.map.point_scores(landmark_scores).astype(np.float32)
+        if not (np.isfinite(points).all() and np.isfinite(point_scores).all()):
             raise InputError(
                 "the map to your own points gives coordinates that are not finite: learn it again with "
                 "'selfmark map'"
             )
-        return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(scores).clamp(0, 1))
+        return NetworkLandmarks(torch.from_numpy(points), torch.from_numpy(point_scores).clamp(0, 1))
 
     @check_argument_types
     def save(self, folder: str | Path) -> None:

@@ -78,8 +78,12 @@ def select_map(examples: MappingExamples, lengths: FloatArray, mirror: MirrorPar
     # Some options predict points that others cannot. Compare only on the points that all options predict.
     shared = np.where(np.isnan(errors).any(axis=0), np.nan, errors)
     mean_errors = [np.nan_to_num(mean_error(option_errors), nan=np.inf) for option_errors in shared]
-    best = int(np.argmin(mean_errors))
-    return SelectedMap(fit_with_options(examples, mirror, candidates[best]), candidates[best], errors[best])
+    best_option = int(np.argmin(mean_errors))
+    return SelectedMap(
+        fit_with_options(examples, mirror, candidates[best_option]),
+        candidates[best_option],
+        errors[best_option],
+    )
 
 
 def fit_with_options(

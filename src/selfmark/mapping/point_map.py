@@ -166,7 +166,8 @@ def fit_point_map(examples: MappingExamples, reference: FloatArray, ridge: float
     num_points = points.shape[1]
     weights = np.zeros((2 * landmarks.shape[1], num_points, 2))
     constant = np.full((num_points, 2), np.nan)
-    # Points annotated in the same objects share one fit, because the targets of a regression are independent.
+    # The targets of a regression are independent of each other. Therefore all points that are annotated in
+    # the same objects are fitted at once.
     points_by_mask: dict[bytes, list[int]] = {}
     for point, mask in enumerate(examples.visible.T):
         points_by_mask.setdefault(mask.tobytes(), []).append(point)

@@ -26,13 +26,13 @@ class UNetDecoder(nn.Module):
             groups: groups of GroupNorm.
         """
         super().__init__()
-        widths = [multiple * width for multiple in _MULTIPLES]
+        level_widths = [multiple * width for multiple in _MULTIPLES]
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
-        self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(widths))
+        self.down = nn.ModuleList(_Block(fine, coarse, groups) for fine, coarse in pairwise(level_widths))
         # The input of each upward block, except the first, is the output of the previous upward block,
         # concatenated with the map of the same resolution from the downward path.
-        upward = [_Block(widths[-1], widths[-2], groups)]
-        upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(widths[-2::-1])]
+        upward = [_Block(level_widths[-1], level_widths[-2], groups)]
+        upward += [_Block(2 * coarse, fine, groups) for coarse, fine in pairwise(level_widths[-2::-1])]
         self.up = nn.ModuleList(upward)
         self.last = nn.Conv2d(2 * width, outputs, 3, padding=1)
         for module in self.modules():

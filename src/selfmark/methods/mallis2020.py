@@ -185,6 +185,6 @@ def _predict_places(run: Run, psi: Psi, feed: PixelFeed) -> PlaceCounts:
 def _describe_count(run: Run, clusters: LabeledPoints, merged: LabeledPoints, kept: int) -> dict[str, Any]:
     """Return the content of landmark_count.json."""
     before, after = (int((cluster_sizes(labeled) > 0).sum()) for labeled in (clusters, merged))
-    why = f"{before} clusters of keypoints were merged into {after}"
-    why += f"; the {kept} largest ones are the landmarks" if kept < after else " landmarks"
-    return {"why": why, "K": kept}
+    reason = f"{before} clusters of keypoints were merged into {after}"
+    reason += f"; the {kept} largest ones are the landmarks" if kept < after else " landmarks"
+    return {"why": reason, "K": kept}

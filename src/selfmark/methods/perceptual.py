@@ -126,9 +126,15 @@ def _load_vgg16(path: Path) -> Vgg16:
     """Load frozen weights with the names of torchvision's VGG16; raise an InputError if they do not match."""
     vgg = Vgg16()
     published = load_weights(path, "vgg16")
-    own = vgg.state_dict()
-    missing = [name for name in own if name not in published or published[name].shape != own[name].shape]
-    if missing:
-        raise InputError(f"{path} does not contain the weights of VGG16: {missing[0]} is missing or differs")
-    vgg.load_state_dict({name: published[name] for name in own})
+    own_weights = vgg.state_dict()
+    missing_names = [
+        name
+        for name in own_weights
+        if name not in published or published[name].shape != own_weights[name].shape
+    ]
+    if missing_names:
+        raise InputError(
+            f"{path} does not contain the weights of VGG16: {missing_names[0]} is missing or differs"
+        )
+    vgg.load_state_dict({name: published[name] for name in own_weights})
     return vgg.requires_grad_(False).eval()

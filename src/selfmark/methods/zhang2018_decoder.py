@@ -38,11 +38,11 @@ class LandmarkDecoder(nn.Module):
         width = max(1, round(settings.decoder_width * channels))
         self.compress = SeparateLinear(landmarks + 1, channels, settings.descriptor)
         self.expand = SeparateLinear(landmarks + 1, settings.descriptor, width)
-        widths = [width * factor for factor in _CHANNEL_FACTORS]
-        inputs = [settings.levels * (width + landmarks + 1), *widths]
+        level_widths = [width * factor for factor in _CHANNEL_FACTORS]
+        inputs = [settings.levels * (width + landmarks + 1), *level_widths]
         self.down = nn.ModuleList(LeakyConvBlock(*pair, norm_groups) for pair in pairwise(inputs))
         self.up = nn.ModuleList(
-            LeakyConvBlock(coarse, fine, norm_groups) for fine, coarse in pairwise(widths)
+            LeakyConvBlock(coarse, fine, norm_groups) for fine, coarse in pairwise(level_widths)
         )
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 

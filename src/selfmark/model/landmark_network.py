@@ -23,14 +23,15 @@ from selfmark.model.turned_network import DirectionFinder, TurnedPsi
 from selfmark.run.devices import uses_bf16
 from selfmark.run.tensor_files import read_tensor_names, read_tensors, require_finite
 
+# Psi is the symbol of the paper for a network that locates landmarks.
 LandmarkNetwork = Psi | FeaturePsi | ZeroShotPsi | TurnedPsi
 
 
 def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) -> LandmarkNetwork:
     """Build the network that a card describes; its saved weights can then be loaded.
 
-    An hourglass is built on the meta device, so that no memory is allocated before the weights are known to
-    match.
+    A network without pretrained features is built on the meta device, which allocates no memory.
+    `read_weights` allocates the memory once the weights of the file are known to match.
 
     Args:
         card: the model card.
@@ -53,7 +54,8 @@ def build_landmark_network(card: ModelCard, onnx_model: Tensor | None = None) ->
     encoder = build_encoder(card.features.name, stored)
     psi: FeaturePsi | ZeroShotPsi = FeaturePsi(encoder, card.student, landmarks)
     if card.architecture == "zero-shot":
-        centroids = torch.zeros(landmarks, described_channels(encoder, card.features))
+        num_channels = described_channels(encoder, card.features)
+        centroids = torch.zeros(landmarks, num_channels)
         psi = ZeroShotPsi(encoder, centroids, card.features)
     if card.features.orientation != "turned":
         return psi
@@ -124,8 +126,9 @@ def prepare_landmark_network(
     network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = uses_bf16(runtime, device)
-    is_capturable = device.type == "cuda" and network.encoder.is_trainable
-    network.backend = create_plain_backend(bf16, is_capturable)
+    # Features that cannot be trained come from ONNX Runtime, and a CUDA graph cannot capture them.
+    is_training_capturable = device.type == "cuda" and network.encoder.is_trainable
+    network.backend = create_plain_backend(bf16, is_training_capturable)
 
 
 def bytes_per_network_image(card: ModelCard) -> int:

@@ -38,8 +38,8 @@ def positive_pairs(label_a: Tensor, label_b: Tensor, valid_a: Tensor, valid_b: T
         valid_a: [B, P] bool, slots of the first view that contain a point.
         valid_b: [B, P] bool, slots of the second view that contain a point.
     """
-    same = (label_a[:, :, None] == label_b[:, None, :]) & (label_a >= 0)[:, :, None]
-    return same & valid_a[:, :, None] & valid_b[:, None, :]
+    has_same_label = (label_a[:, :, None] == label_b[:, None, :]) & (label_a >= 0)[:, :, None]
+    return has_same_label & valid_a[:, :, None] & valid_b[:, None, :]
 
 
 def negatives_same_image(cells: Tensor, valid: Tensor, random_cells: Tensor, min_distance: float) -> Tensor:

@@ -1,4 +1,7 @@
-"""Build networks whose K maps are distributions over cells; a landmark is the mean of its distribution."""
+"""Build networks whose K maps are distributions over cells; a landmark is the mean of its distribution.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

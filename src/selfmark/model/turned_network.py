@@ -1,4 +1,7 @@
-"""Build the network for objects that face any direction: it turns the image, then finds its landmarks."""
+"""Build the network for objects that face any direction: it turns the image, then finds its landmarks.
+
+Psi is the network that locates landmarks.
+"""
 
 from __future__ import annotations
 

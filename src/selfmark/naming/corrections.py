@@ -215,7 +215,7 @@ class CorrectionFile:
         """Return the corrected objects; empty if nothing was corrected yet.
 
         Raises:
-            InputError: The file is damaged or was made for a detector with another number of landmarks.
+            InputError: The file is damaged or was made for a detector with more or fewer landmarks.
         """
         if not self.path.exists():
             return []

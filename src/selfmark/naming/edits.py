@@ -203,8 +203,8 @@ def _connect(card: ModelCard, a: int, b: int, connected: bool) -> ModelCard:
         raise InputError("a landmark cannot be connected to itself")
     if connected and _is_connected(card, a, b):
         return card
-    others = tuple(edge for edge in card.skeleton if set(edge) != {a, b})
-    return replace(card, skeleton=(*others, (min(a, b), max(a, b))) if connected else others)
+    other_edges = tuple(edge for edge in card.skeleton if set(edge) != {a, b})
+    return replace(card, skeleton=(*other_edges, (min(a, b), max(a, b))) if connected else other_edges)
 
 
 def _invert(card: ModelCard, edit: Edit) -> list[Edit]:

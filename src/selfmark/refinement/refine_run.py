@@ -217,8 +217,8 @@ def refine_run(
 def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
     """Return True if a file has the corrections that were made on the page of this run or model folder."""
     # A run and its model folder can each have corrections, and each can be refined with those of the other.
-    folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
-    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in folders}
+    own_folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
+    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in own_folders}
 
 
 def _rename_points(truth: AnnotatedObjects, names: tuple[str, ...]) -> AnnotatedObjects:
@@ -257,22 +257,23 @@ def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObj
             xy[:, names.index(name)] = truth.xy[:, column]
             hidden[:, names.index(name)] = truth.hidden[:, column]
     notes = (*truth.notes, *_note_unknown_points(truth, names))
-    ordered = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=(), notes=notes)
-    rows = np.flatnonzero(ordered.visible.any(axis=1)).tolist()
+    ordered_truth = replace(truth, names=tuple(names), xy=xy, hidden=hidden, mirror=(), notes=notes)
+    rows = np.flatnonzero(ordered_truth.visible.any(axis=1)).tolist()
     if not rows:
         raise InputError(f"{truth.source} labels no landmark of this detector: correct some points first")
-    return ordered.select(rows)
+    return ordered_truth.select(rows)
 
 
 def _note_unknown_points(truth: AnnotatedObjects, names: Sequence[str]) -> tuple[str, ...]:
     """Return a note about labeled points that no landmark has the name of; empty if there are none."""
     labeled = np.flatnonzero(truth.visible.any(axis=0)).tolist()
-    unknown = [truth.names[column] for column in labeled if truth.names[column] not in names]
-    if not unknown:
+    unknown_names = [truth.names[column] for column in labeled if truth.names[column] not in names]
+    if not unknown_names:
         return ()
+    count = len(unknown_names)
     return (
-        f"{truth.source}: {describe_count(len(unknown), 'point')} {choose_form(len(unknown), 'was', 'were')} "
-        f"left out, because no landmark has the name: {', '.join(unknown)}. If you renamed landmarks since, "
+        f"{truth.source}: {describe_count(count, 'point')} {choose_form(count, 'was', 'were')} left out, "
+        f"because no landmark has the name: {', '.join(unknown_names)}. If you renamed landmarks since, "
         "rename the points in this file, too",
     )
 
@@ -290,9 +291,9 @@ def _load_kept_images(
     if not (folder / "run.json").exists():
         return None
     known = {(ref.path.resolve(), ref.frame) for ref in labeled}
-    others = [ref for ref in Run.open(folder).refs() if (ref.path.resolve(), ref.frame) not in known]
-    others = [ref for ref in others if ref.path.exists()]
-    chosen = [others[row] for row in evenly_spaced(len(others), config.refinement.kept_images)]
+    other_refs = [ref for ref in Run.open(folder).refs() if (ref.path.resolve(), ref.frame) not in known]
+    other_refs = [ref for ref in other_refs if ref.path.exists()]
+    chosen = [other_refs[row] for row in evenly_spaced(len(other_refs), config.refinement.kept_images)]
     if not chosen:
         return None
     return load_run_images(Run.open(folder), chosen, detector.card.images)

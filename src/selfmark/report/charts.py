@@ -127,8 +127,8 @@ def _build_loss_chart(title: str, curve: dict[int, float], round_starts: dict[st
     starts = range(0, len(points), group_size)
     means = np.stack([points[start : start + group_size].mean(axis=0) for start in starts])
     note = f"{points[-1, 1]:.4g} at the end"
-    curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
-    return _build_chart(curves, round_starts)
+    chart_curves = ReportCurves(title, note, "iteration", "", (("loss", means[:, 0], means[:, 1]),))
+    return _build_chart(chart_curves, round_starts)
 
 
 def _build_chart(curves: ReportCurves, round_starts: dict[str, int]) -> Chart:
@@ -211,10 +211,10 @@ def _choose_ticks(low: float, high: float, min_step: float) -> list[float]:
     """
     if high <= low:
         return [low]
-    smallest = (high - low) / _MAX_INTERVALS
-    power = 10.0 ** math.floor(math.log10(smallest))
+    smallest_interval = (high - low) / _MAX_INTERVALS
+    power = 10.0 ** math.floor(math.log10(smallest_interval))
     steps = (factor * power for factor in (1.0, 2.0, 5.0, 10.0))
-    step = max(next(step for step in steps if step >= smallest * (1 - 1e-9)), min_step)
+    step = max(next(step for step in steps if step >= smallest_interval * (1 - 1e-9)), min_step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 

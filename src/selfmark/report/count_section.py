@@ -69,7 +69,7 @@ def build_count_section(
 
 
 def _build_merge_section(
-    why: str, events: Iterable[dict[str, Any]]
+    reason: str, events: Iterable[dict[str, Any]]
 ) -> tuple[str, tuple[ReportTable, ...], tuple[ReportCurves, ...]]:
     """Return text and table for a number of landmarks that was found by merging clusters."""
     merges = [event for event in events if event["event"] == "merge"]
@@ -79,4 +79,4 @@ def _build_merge_section(
         header=("iteration of Stage 2", "clusters before", "clusters after"),
         rows=tuple((str(event["iteration"]), str(event["before"]), str(event["after"])) for event in merges),
     )
-    return why, (table,), ()
+    return reason, (table,), ()

@@ -96,8 +96,8 @@ def draw_landmark_gallery(
     """
     window = max(16, round(_CROP_FRACTION * images.shape[1]))
     center = np.array([side / 2 - 0.5, side / 2 - 0.5])
-    usable = np.isfinite(xy).all(axis=1) & np.isfinite(score)
-    order = sorted(np.flatnonzero(usable).tolist(), key=lambda row: -score[row])
+    is_usable = np.isfinite(xy).all(axis=1) & np.isfinite(score)
+    order = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: -score[row])
     gallery = []
     zoom = side / window
     for row in order[:max_crops]:

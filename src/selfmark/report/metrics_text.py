@@ -77,11 +77,11 @@ def list_headline_numbers(metrics: Metrics) -> list[tuple[str, str, str]]:
             ),
         ]
     if checks:
-        trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
+        num_trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
         numbers.append(
             (
                 "Landmarks to trust",
-                f"{trusted} of {len(checks['trust'])}",
+                f"{num_trusted} of {len(checks['trust'])}",
                 f"Landmarks with a trust of at least {GOOD_TRUST:g}. Their expected error is at most half "
                 "the error of guessing. Trust is computed without labels.",
             )
@@ -113,8 +113,8 @@ def _list_other_definitions(metrics: Metrics) -> list[Metrics]:
     specs = [entry["normaliser"] for entry in entries.values()]
     if metrics["normaliser"] not in specs:
         return []
-    others = (entry for entry in entries.values() if entry["normaliser"] != metrics["normaliser"])
-    return [{**metrics, **entry} for entry in others]
+    other_entries = (entry for entry in entries.values() if entry["normaliser"] != metrics["normaliser"])
+    return [{**metrics, **entry} for entry in other_entries]
 
 
 def build_metric_tables(metrics: Metrics) -> tuple[ReportTable, ...]:
@@ -165,7 +165,7 @@ def build_metric_curves(metrics: Metrics) -> tuple[ReportCurves, ...]:
         for name, points in (("Forward", "annotated points"), ("Backward", "discovered landmarks"))
     )
     thresholds = np.array(headline["thresholds"], np.float64)
-    within = ReportCurves(
+    within_curves = ReportCurves(
         title="Percentage of points by error",
         note="Percentage of the points in all test images whose error is at most the value on the x axis.",
         x_label=f"error, % of {describe_error_unit(metrics)}",
@@ -175,7 +175,7 @@ def build_metric_curves(metrics: Metrics) -> tuple[ReportCurves, ...]:
             for direction in ("forward", "backward")
         ),
     )
-    return (*by_point, within)
+    return (*by_point, within_curves)
 
 
 def list_landmark_facts(metrics: Metrics) -> tuple[tuple[tuple[str, str], ...], ...]:

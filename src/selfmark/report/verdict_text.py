@@ -34,22 +34,22 @@ def describe_verdict(checks: Mapping[str, Any]) -> str:
         checks: results of the label-free checks, as in metrics.json.
     """
     total = len(checks["trust"])
-    trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
-    is_rough = checks["verdict"] == "usable" and trusted == 0
+    num_trusted = sum(value >= GOOD_TRUST for value in checks["trust"])
+    is_rough = checks["verdict"] == "usable" and num_trusted == 0
     sentence = _NO_TRUSTED_LANDMARK if is_rough else VERDICTS[checks["verdict"]]
     return (
-        f"{sentence} {_count_trusted(trusted, total)} The error of predicting annotated points from the "
+        f"{sentence} {_count_trusted(num_trusted, total)} The error of predicting annotated points from the "
         f"landmarks is expected to be {checks['expected_forward']:.2f} times the error of guessing."
     )
 
 
-def _count_trusted(trusted: int, total: int) -> str:
+def _count_trusted(num_trusted: int, total: int) -> str:
     """Say how many landmarks are trustworthy.
 
     >>> _count_trusted(1, 8)
     '1 of 8 landmarks is trustworthy (trust of at least 0.5).'
     """
-    count, verb = str(trusted) if trusted else "None", "is" if trusted < 2 else "are"
+    count, verb = str(num_trusted) if num_trusted else "None", "is" if num_trusted < 2 else "are"
     return f"{count} of {total} landmarks {verb} trustworthy (trust of at least {GOOD_TRUST:g})."
 
 

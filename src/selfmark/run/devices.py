@@ -35,8 +35,8 @@ def select_device(name: torch.device | str) -> torch.device:
         raise InputError("this machine has no CUDA device: use --device cpu")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         last = torch.cuda.device_count() - 1
-        devices = f"cuda:0 to cuda:{last}" if last else "cuda:0"
-        raise InputError(f"this machine has no device '{name}': use {devices}")
+        known_devices = f"cuda:0 to cuda:{last}" if last else "cuda:0"
+        raise InputError(f"this machine has no device '{name}': use {known_devices}")
     return device
 
 
@@ -86,8 +86,8 @@ def pad_batch(images: torch.Tensor, max_images: int) -> torch.Tensor:
     """
     if images.device.type == "cpu":
         return images
-    missing = padded_count(len(images), max_images) - len(images)
-    return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else images
+    num_missing = padded_count(len(images), max_images) - len(images)
+    return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, num_missing)) if num_missing else images
 
 
 def padded_count(count: int, max_images: int) -> int:

@@ -221,11 +221,13 @@ class Run:
         changeable = {
             name: value for name, value in settings.items() if current_name(name).startswith(_CHANGEABLE)
         }
-        fixed = [name for name in settings if name not in changeable and not self._has(name, settings[name])]
-        if fixed:
+        fixed_names = [
+            name for name in settings if name not in changeable and not self._has(name, settings[name])
+        ]
+        if fixed_names:
             names = ", ".join(name.rstrip(".") for name in _CHANGEABLE)
             raise InputError(
-                f"'{fixed[0]}' cannot change when a run is resumed: leave it out or start a new run; "
+                f"'{fixed_names[0]}' cannot change when a run is resumed: leave it out or start a new run; "
                 f"only {names} can change"
             )
         if changeable:
@@ -244,10 +246,10 @@ class Run:
         Args:
             settings: mapping from dotted names to new values.
         """
-        settled = override(self.config, settings)
-        if settled == self.config:
+        settled_config = override(self.config, settings)
+        if settled_config == self.config:
             return
-        self.config = settled
+        self.config = settled_config
         with self.report_disk_errors():
             if self.group.is_leader:
                 write_config(self.config, self.path / "config.yaml")
@@ -488,9 +490,9 @@ class Run:
             save: writes the training state to the first path and moves the old file to the second.
         """
         if self.group.is_leader:
-            newest, previous = self._checkpoint_paths(stage)
+            newest_path, previous_path = self._checkpoint_paths(stage)
             with self.report_disk_errors():
-                save(newest, previous)
+                save(newest_path, previous_path)
         self.log("checkpoint", stage=stage, iteration=iteration)
 
     def _checkpoint_paths(self, stage: str) -> tuple[Path, Path]:

@@ -35,13 +35,15 @@ def defer_interrupts() -> Iterator[Callable[[], bool]]:
 
     # Signals that are already ignored stay ignored, e.g. SIGINT in background jobs of a shell.
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    previous = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-    for number in previous:
+    previous_handlers = {
+        number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
+    }
+    for number in previous_handlers:
         signal.signal(number, handle)
     try:
         yield lambda: requested
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     if requested:
         raise KeyboardInterrupt

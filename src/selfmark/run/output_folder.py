@@ -51,13 +51,13 @@ def require_own_output(output: Path, source: Path | None = None, advice: str = _
     Raises:
         InputError: The output lies in another run, in a run with views, or in a comparison.
     """
-    own = Path(os.path.realpath(source)) if source is not None and source.exists() else None
+    source_folder = Path(os.path.realpath(source)) if source is not None and source.exists() else None
     path = Path(os.path.realpath(output))
     for folder in (path, *path.parents):
         kind = _find_kind(folder)
         if kind is None:
             continue
-        if own is None or not _is_own(folder, own):
+        if source_folder is None or not _is_own(folder, source_folder):
             place = "is" if folder == path else f"lies in {folder}, which is"
             raise InputError(f"the output {output} {place} {kind}, whose files it could replace: {advice}")
         return
@@ -68,21 +68,21 @@ def _find_kind(folder: Path) -> str | None:
     return next((kind for marker, kind in _KINDS.items() if os.path.lexists(folder / marker)), None)
 
 
-def _is_own(folder: Path, own: Path) -> bool:
-    """Return True if the results of `own` may be written into a folder.
+def _is_own(folder: Path, source_folder: Path) -> bool:
+    """Return True if the results of `source_folder` may be written into a folder.
 
-    They may be written into `own` itself, into the run that contains the model folder `own`, into each view
-    of the run `own`, and into the folder of several runs that contains the run `own`.
+    They may be written into this folder itself, into each of its views if it is a run, into the run that
+    contains it if it is a model folder, and into the folder of several runs that contains it.
 
     Args:
         folder: Folder of one of `_KINDS`.
-        own: Run folder or model folder.
+        source_folder: Run folder or model folder.
     """
-    if folder == own:
+    if folder == source_folder:
         return True
-    if folder in own.parents:
-        return _find_kind(folder) != _KINDS["run.json"] or _find_kind(own) is None
-    return own in folder.parents and _find_kind(own) == _KINDS[VIEWS_FILE]
+    if folder in source_folder.parents:
+        return _find_kind(folder) != _KINDS["run.json"] or _find_kind(source_folder) is None
+    return source_folder in folder.parents and _find_kind(source_folder) == _KINDS[VIEWS_FILE]
 
 
 def require_run_files_kept(outputs: Iterable[Path]) -> None:
@@ -102,11 +102,11 @@ def require_written_by_selfmark(outputs: Iterable[Path], record: Path, advice: s
         record: The record that selfmark writes after all results in a folder.
         advice: What to do instead, for the message.
     """
-    existing = next((path for path in outputs if os.path.lexists(path)), None)
-    if existing is not None and not record.exists():
+    existing_output = next((path for path in outputs if os.path.lexists(path)), None)
+    if existing_output is not None and not record.exists():
         raise InputError(
-            f"{existing} would be replaced, and without a {record.name} in the folder, it may not be a "
-            f"result of selfmark: {advice}"
+            f"{existing_output} would be replaced, and without a {record.name} in the folder, it may not be "
+            f"a result of selfmark: {advice}"
         )
 
 

@@ -156,14 +156,14 @@ class ProcessGroup:
         """Run a function on the leader while the others wait; if the function fails, the others exit."""
         if self.size == 1:
             return action()
-        failed = torch.zeros(1, device=self.device)
+        has_failed = torch.zeros(1, device=self.device)
         try:
             if self.is_leader:
                 action()
         except BaseException:
-            self.broadcast(failed.fill_(1))
+            self.broadcast(has_failed.fill_(1))
             raise
-        if self.broadcast(failed).item():
+        if self.broadcast(has_failed).item():
             raise SystemExit(2)  # The leader reports the error.
         return None
 
@@ -175,14 +175,14 @@ class ProcessGroup:
         """
         if self.size == 1:
             return action()
-        failed = torch.zeros(self.size, device=self.device)
+        has_failed = torch.zeros(self.size, device=self.device)
         failure: Exception | None = None
         try:
             result = action()
         except Exception as error:
             failure = error
-            failed[self.rank] = 1
-        failed_ranks = torch.nonzero(self.all_sum(failed)).flatten().tolist()
+            has_failed[self.rank] = 1
+        failed_ranks = torch.nonzero(self.all_sum(has_failed)).flatten().tolist()
         if not failed_ranks:
             return result
         if failure is not None and failed_ranks[0] == self.rank:
@@ -206,13 +206,13 @@ class ProcessGroup:
         """
         if self.size == 1:
             return tuple(compute(slice(0, count)))
-        smallest = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
-        own = self.shard(count, smallest)
+        smallest_pass = -int(self.all_max(torch.tensor([-pass_size], device=self.device)).item())
+        own_items = self.shard(count, smallest_pass)
         # If there are fewer passes than processes, some processes have no items. They compute a pass and keep
         # no row of it, because all processes have to gather tensors of the same types and shapes.
-        computed = own if own.start < own.stop else slice(0, min(smallest, count))
+        computed = own_items if own_items.start < own_items.stop else slice(0, min(smallest_pass, count))
         tensors = self.run_on_all(lambda: compute(computed))
-        kept = tensors if computed == own else [tensor[:0] for tensor in tensors]
+        kept = tensors if computed == own_items else [tensor[:0] for tensor in tensors]
         return tuple(self.gather_rows(tensor.to(self.device)).to(tensor.device) for tensor in kept)
 
     @property

@@ -32,9 +32,9 @@ def read_count(name: str, default: int) -> int:
 
 def require_connection(size: int) -> None:
     """Raise if the variables that connect `size` processes are missing."""
-    missing = [name for name in _NEEDED if name not in os.environ]
-    if size > 1 and missing:
+    missing_names = [name for name in _NEEDED if name not in os.environ]
+    if size > 1 and missing_names:
         raise InputError(
-            f"the environment variable WORLD_SIZE asks for {size} processes, but {missing[0]} is not set: "
-            "start several processes with torchrun, or remove it with: unset WORLD_SIZE"
+            f"the environment variable WORLD_SIZE asks for {size} processes, but {missing_names[0]} is not "
+            "set: start several processes with torchrun, or remove it with: unset WORLD_SIZE"
         )

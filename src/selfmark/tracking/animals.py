@@ -78,11 +78,11 @@ def track_animals(
         radius[number] = positions.radius / background.scale
         if on_progress is not None:
             on_progress(number + 1, video.frames)
-    missing = np.flatnonzero(np.isnan(radius).all(axis=0))
-    if len(missing):
+    unseen_animals = np.flatnonzero(np.isnan(radius).all(axis=0))
+    if len(unseen_animals):
         raise InputError(
-            f"{path}: only {animals - len(missing)} of {animals} animals were found; track fewer animals, or "
-            "provide their boxes with --boxes"
+            f"{path}: only {animals - len(unseen_animals)} of {animals} animals were found; track fewer "
+            "animals, or provide their boxes with --boxes"
         )
     rate = video.rate or 30.0  # frames per second; 30 if the file does not say
     if animals > 1:
@@ -90,25 +90,25 @@ def track_animals(
         center = np.take_along_axis(center, order[..., None], axis=1)
         radius = np.take_along_axis(radius, order, axis=1)
     max_gap, sigma = round(settings.max_gap * rate), settings.smoothing * rate
-    smooth = np.stack(
+    smooth_center = np.stack(
         [smooth_centers(fill_gaps(center[:, animal], max_gap), sigma) for animal in range(animals)], axis=1
     )
     side = 2 * float(np.nanquantile(radius, settings.size_fraction)) * (1 + 2 * settings.margin)
-    is_empty = np.isnan(smooth[..., 0]).all(axis=1)
+    is_empty = np.isnan(smooth_center[..., 0]).all(axis=1)
     unread, empty = int((~is_read).sum()), int((is_read & is_empty).sum())
-    return AnimalTracks(smooth, side, unread, float(np.nanmedian(outside)), empty)
+    return AnimalTracks(smooth_center, side, unread, float(np.nanmedian(outside)), empty)
 
 
 def explain_implausible_tracks(tracks: AnimalTracks, settings: Tracking) -> str:
     """Return reasons to doubt that the tracks follow the animals; an empty string if there are none."""
-    missing = float(np.isnan(tracks.center[..., 0]).mean())
+    missing_fraction = float(np.isnan(tracks.center[..., 0]).mean())
     reasons = []
     if tracks.outside > settings.max_outside:
         reasons.append(
             f"{tracks.outside:.0%} of the moving pixels are outside the squares of {tracks.side:.0f} pixels"
         )
-    if missing > settings.max_missing:
-        reasons.append(f"an animal is not found in {missing:.0%} of the frames")
+    if missing_fraction > settings.max_missing:
+        reasons.append(f"an animal is not found in {missing_fraction:.0%} of the frames")
     return " and ".join(reasons)
 
 

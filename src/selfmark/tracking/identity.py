@@ -62,7 +62,7 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
     frames, animals = description.shape[:2]
     order = np.empty((frames, animals), np.int64)
     paths = np.arange(animals)  # path of each animal since the last contact
-    decided = 0  # number of frames whose `order` is final
+    num_decided = 0  # number of frames whose `order` is final
 
     def describe(start: int, stop: int, group: Ints) -> Floats:
         """Return descriptions [F, G, D] of a group of animals in frames `start` to `stop` - 1."""
@@ -72,8 +72,8 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
 
     window = max(_MIN_FRAMES, round(settings.appearance_seconds * rate))
     for start, stop in find_contacts(np.isfinite(description[..., 0])):
-        order[decided : stop + window] = paths
-        decided = stop
+        order[num_decided : stop + window] = paths
+        num_decided = stop
         group = np.flatnonzero(np.isnan(description[start:stop, paths, 0]).any(axis=0))
         if len(group) < 2:
             continue
@@ -84,20 +84,20 @@ def restore_identities(description: npt.NDArray[np.floating], rate: float, setti
         before = describe(max(0, start - _HISTORY_FACTOR * window), start, group)
         chosen = assign_identities(before, after, settings.max_appearance_ratio)
         paths[group] = paths[group[chosen]]
-    order[decided:] = paths
+    order[num_decided:] = paths
     return order
 
 
-def find_contacts(alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def find_contacts(is_alone: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Find the intervals of frames in which not all animals are alone, as (first frame, last frame + 1).
 
     Args:
-        alone: [T, A] bool, whether each animal is visible and alone in its blob.
+        is_alone: [T, A] bool, whether each animal is visible and alone in its blob.
 
     >>> find_contacts(np.array([[1, 1], [0, 0], [0, 1], [1, 1], [1, 0]], bool))
     [(1, 3), (4, 5)]
     """
-    in_contact = ~alone.all(axis=1)
+    in_contact = ~is_alone.all(axis=1)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], in_contact, [False]]).astype(int)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
@@ -119,28 +119,32 @@ def assign_identities(before: Floats, after: Floats, max_ratio: float) -> Ints:
         [A] path of each animal; 0, 1, ... if no animals are exchanged.
     """
     animals = before.shape[1]
-    unchanged = np.arange(animals)
+    unchanged_path = np.arange(animals)
     known = np.isfinite(before[..., 0])
     if len(after) < _MIN_FRAMES or known.sum(axis=0).min() < _MIN_FRAMES:
-        return unchanged
-    own = [before[known[:, animal], animal] for animal in range(animals)]  # [T_a, D] of each animal
-    means = np.stack([descriptions.mean(axis=0) for descriptions in own])
-    variance = np.concatenate([part - mean for part, mean in zip(own, means, strict=True)]).var(axis=0)
+        return unchanged_path
+    known_descriptions = [
+        before[known[:, animal], animal] for animal in range(animals)
+    ]  # [T_a, D] of each animal
+    means = np.stack([descriptions.mean(axis=0) for descriptions in known_descriptions])
+    variance = np.concatenate(
+        [part - mean for part, mean in zip(known_descriptions, means, strict=True)]
+    ).var(axis=0)
     variance += _VARIANCE_FLOOR * max(float(variance.max()), 1e-12)
     cost = _differences(means, after.mean(axis=0), variance)  # [animal, path]
     animal, path = linear_sum_assignment(cost)
-    if cost[animal, path].sum() > max_ratio * cost[unchanged, unchanged].sum():
-        return unchanged
+    if cost[animal, path].sum() > max_ratio * cost[unchanged_path, unchanged_path].sum():
+        return unchanged_path
     # Animals that look alike differ only by chance. In that case, the appearance of one animal changes over
     # time by about as much as the appearances of two animals differ, so appearance cannot decide.
-    halves = [np.array_split(descriptions, 2) for descriptions in own]
+    halves = [np.array_split(descriptions, 2) for descriptions in known_descriptions]
     change = max(
         float(((first.mean(axis=0) - second.mean(axis=0)) ** 2 / variance).sum()) for first, second in halves
     )
-    between = _differences(means, means, variance)
-    exchanged = [float(between[a, b]) for a, b in enumerate(path.tolist()) if a != b]
-    if exchanged and change > max_ratio * min(exchanged):
-        return unchanged
+    animal_differences = _differences(means, means, variance)
+    exchanged_differences = [float(animal_differences[a, b]) for a, b in enumerate(path.tolist()) if a != b]
+    if exchanged_differences and change > max_ratio * min(exchanged_differences):
+        return unchanged_path
     return np.asarray(path, dtype=np.int64)
 
 

@@ -150,7 +150,7 @@ def _track_all(
         raise InputError(
             f"animals can only be tracked in videos, but {stills[0]} is an image; use --boxes or --crop"
         )
-    tracked: list[ImageRef] = []
+    tracked_refs: list[ImageRef] = []
     errors: list[InputError] = []
     for path in dict.fromkeys(ref.path for ref in refs):
         try:
@@ -158,7 +158,7 @@ def _track_all(
         except InputError as error:
             errors.append(error)
             continue
-        tracked += build_square_refs(path, tracks, every)
+        tracked_refs += build_square_refs(path, tracks, every)
         if reason := explain_implausible_tracks(tracks, settings):
             on_note(
                 f"the animals found in {path} may be wrong: {reason}. Look at them with 'selfmark check'. "
@@ -170,8 +170,8 @@ def _track_all(
             on_note(f"{tracks.unread} of {frames} of {path} could not be read")
         if tracks.empty:
             on_note(f"no animal was found in {tracks.empty} of {frames} of {path}")
-    if not tracked:
+    if not tracked_refs:
         raise errors[0]
     for video_error in errors:
         on_note(f"left out: {video_error}")
-    return tracked
+    return tracked_refs

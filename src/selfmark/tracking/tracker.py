@@ -97,9 +97,9 @@ class AnimalTracker:
                     self._animals[animal] = state
                     center[animal], radius[animal] = state.center, state.radius
         for animal in np.flatnonzero(np.isnan(center[:, 0])).tolist():
-            hidden = self._animals[animal]
-            if hidden is not None:
-                hidden.unseen += 1
+            hidden_state = self._animals[animal]
+            if hidden_state is not None:
+                hidden_state.unseen += 1
         return AnimalPositions(center, radius, tuple(pixels))
 
     def _locate(self, pixels: Floats, animals: list[int]) -> list[AnimalState | None]:
@@ -157,9 +157,9 @@ class AnimalTracker:
         }
         for animal, state in enumerate(self._animals):
             if animal not in assigned and state is not None:
-                nearest = int(distance[animal].argmin())
-                if distance[animal, nearest] == 0:  # expected inside a blob that was assigned to others
-                    assigned[animal] = nearest
+                nearest_blob = int(distance[animal].argmin())
+                if distance[animal, nearest_blob] == 0:  # expected inside a blob that was assigned to others
+                    assigned[animal] = nearest_blob
         return assigned
 
     def _distances(self, state: AnimalState | None, blobs: list[Floats]) -> Floats:
@@ -234,13 +234,13 @@ def divide_pixels(pixels: Floats, animals: list[AnimalState | None]) -> list[Flo
         # Twice the logarithm of the likelihood, without a constant: [P, A].
         squared_distance = np.einsum("pai,aij,paj->pa", difference, inverse, difference)
         log_likelihood = -squared_distance - np.log(np.linalg.det(shapes))
-        previous, owner = owner, log_likelihood.argmax(axis=1)
+        previous_owner, owner = owner, log_likelihood.argmax(axis=1)
         for animal in range(len(animals)):
             own_pixels = pixels[owner == animal]
             if len(own_pixels) > 2:
                 centers[animal] = own_pixels.mean(axis=0)
                 shapes[animal] = (shapes[animal] + _covariance(own_pixels)) / 2  # bodies change shape slowly
-        if (owner == previous).all():
+        if (owner == previous_owner).all():
             break
     return [pixels[owner == animal] for animal in range(len(animals))]
 

@@ -144,9 +144,12 @@ def plan_pairs(
         slot = np.full(num_pairs, -1, dtype=np.int64)
         if nearby is not None:
             random_slot = rng.integers(nearby.neighbor.shape[1], size=num_pairs)
-            near = nearby.neighbor[first, random_slot]
-            is_temporal = (rng.random(num_pairs) < nearby.fraction) & (near >= 0)
-            second, slot = np.where(is_temporal, near, second), np.where(is_temporal, random_slot, slot)
+            nearby_image = nearby.neighbor[first, random_slot]
+            is_temporal = (rng.random(num_pairs) < nearby.fraction) & (nearby_image >= 0)
+            second, slot = (
+                np.where(is_temporal, nearby_image, second),
+                np.where(is_temporal, random_slot, slot),
+            )
         return PlannedPairs(first, second, slot)
 
     return plan
@@ -179,9 +182,9 @@ def _draw_from_other_videos(usable: IntArray, video: IntArray) -> _DrawOther:
     rank[order] = np.arange(len(order))
 
     def draw(position: IntArray, rng: np.random.Generator) -> IntArray:
-        own = group[rank[position]]
-        step = rng.integers(len(usable) - size[own])
-        chosen: IntArray = usable[order[(start[own] + size[own] + step) % len(usable)]]
+        own_video = group[rank[position]]
+        step = rng.integers(len(usable) - size[own_video])
+        chosen: IntArray = usable[order[(start[own_video] + size[own_video] + step) % len(usable)]]
         return chosen
 
     return draw

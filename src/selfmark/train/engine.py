@@ -167,8 +167,8 @@ def build_method_state(
     """
     execution = psi.backend.execution
     in_psi = set(psi.parameters())
-    others = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
-    parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (others, 1.0)]
+    other_parameters = nn.ParameterList(p for p in network.parameters() if p not in in_psi)
+    parts: list[tuple[nn.Module, float]] = [(psi, 1.0), (other_parameters, 1.0)]
     not_empty = [(part, scale) for part, scale in parts if any(True for _ in part.parameters())]
     optimizer = FlatAdamW(not_empty, lr, weight_decay=0.0, copy_dtype=execution.weight_dtype)
     optimizer.remedy = f"start a new run with a lower learning rate of its method than {lr:g}"
@@ -218,7 +218,7 @@ def run_phase(
                 state.optimizer.scale_learning_rate(phase.lr_factor(state.iteration))
                 step(*batch)
                 state.iteration += 1
-                done = following = state.iteration
+                done = next_iteration = state.iteration
                 is_measurement_due = standstill is not None and standstill.is_due(done)
                 is_log_due = done % runtime.log_every == 0 or done == phase.stop or is_measurement_due
                 if is_log_due:
@@ -227,9 +227,9 @@ def run_phase(
                     on_log(phase, done, means, time.monotonic() - start_time)
                 stop = _agree_to_stop(stop_requested, state.group, is_log_due)
                 if standstill is not None and is_measurement_due:
-                    following = state.iteration = standstill.measure(done, state.movements, state.group)
-                    eager_step.skip_to(following)
-                is_skipping = following > done
+                    next_iteration = state.iteration = standstill.measure(done, state.movements, state.group)
+                    eager_step.skip_to(next_iteration)
+                is_skipping = next_iteration > done
                 is_checkpoint_due = done % runtime.checkpoint_every == 0 or is_skipping or stop
                 if is_checkpoint_due and state.iteration < phase.stop:
                     _require_finite_state(state, eager_step, phase)

@@ -5,6 +5,8 @@ Without this module, Triton compiles each kernel when it is first launched, one 
 Nothing is computed there, but the kernel launches are recorded, which shows which kernels are needed. Threads
 compile these kernels and store them in Triton's cache on the disk, where the run finds them. A kernel that is
 not there yet is compiled by the run itself.
+
+Phi is the network that finds and describes keypoints (Stage 1).
 """
 
 from __future__ import annotations
@@ -122,8 +124,13 @@ def _hash_request(config: Config, device: torch.device, version: str) -> str:
 
     points = config.keypoints.max_points, config.keypoints.outlier_fraction, config.heatmaps.max_points
     settings = config.network, config.images.size, config.augment.border, config.loss, points
-    versions = version, torch.__version__, torch.cuda.get_device_capability(device), hash_kernel_sources()
-    return hashlib.sha256(repr((settings, versions)).encode()).hexdigest()
+    version_parts = (
+        version,
+        torch.__version__,
+        torch.cuda.get_device_capability(device),
+        hash_kernel_sources(),
+    )
+    return hashlib.sha256(repr((settings, version_parts)).encode()).hexdigest()
 
 
 def compile_in_threads(

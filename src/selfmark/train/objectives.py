@@ -193,12 +193,12 @@ def stage1_loss(confidence: Tensor, descriptors: Tensor, targets: Stage1Targets,
     across_views = squared_distances(*at_keypoints.chunk(2))
     same_image = config.loss.negatives == "same-image"
     negative_squared = squared_distances(at_keypoints, descriptors) if same_image else across_views
-    descriptor = losses.contrastive_loss(
+    descriptor_loss = losses.contrastive_loss(
         across_views, targets.positive, negative_squared, targets.negative, config.loss
     )
     detector = losses.detector_loss(confidence, targets.target)
-    total = descriptor + config.loss.detector_weight * detector
-    return {"total": total, "descriptor": descriptor, "detector": detector}
+    total = descriptor_loss + config.loss.detector_weight * detector
+    return {"total": total, "descriptor": descriptor_loss, "detector": detector}
 
 
 # --- heatmap regression ------------------------------------------------------------------------------
@@ -284,11 +284,11 @@ def tabulate_landmarks(
         landmarks: number of landmarks K.
     """
     is_labeled = label >= 0
-    image, landmark = points.image_index[is_labeled], label[is_labeled]
+    image, landmark_index = points.image_index[is_labeled], label[is_labeled]
     xy = torch.zeros(num_images, landmarks, 2, device=image.device)
     present = torch.zeros(num_images, landmarks, dtype=torch.bool, device=image.device)
-    xy[image, landmark] = points.xy[is_labeled]
-    present[image, landmark] = True
+    xy[image, landmark_index] = points.xy[is_labeled]
+    present[image, landmark_index] = True
     return xy, present
 
 

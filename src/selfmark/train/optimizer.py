@@ -218,8 +218,8 @@ def _flatten_part(
     # Small weights and biases may have any number of values, so they come last.
     conv_parameters.sort(key=lambda p: (-p.ndim, -p.numel()))
     in_convs = set(conv_parameters)
-    others = [p for p in part.parameters() if p not in in_convs]
-    parts = [(conv_parameters, copy_dtype), (others, None)]
+    other_parameters = [p for p in part.parameters() if p not in in_convs]
+    parts = [(conv_parameters, copy_dtype), (other_parameters, None)]
     return [_flatten(parameters, lr_scale, dtype, moments) for parameters, dtype in parts if parameters]
 
 

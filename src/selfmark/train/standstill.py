@@ -123,6 +123,6 @@ class Standstill:
         if not movements.percents:
             return iteration
         is_still = is_standing_still(movements.percents, self.limit, self.patience)
-        following = self.final_start if is_still else iteration
-        self.on_measured(iteration, movements.percents[-1], following)
-        return following
+        next_iteration = self.final_start if is_still else iteration
+        self.on_measured(iteration, movements.percents[-1], next_iteration)
+        return next_iteration

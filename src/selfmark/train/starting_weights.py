@@ -32,10 +32,12 @@ def check_start(card: ModelCard, config: Config, name: str) -> None:
     if config.method != "self-training":
         raise InputError(f"--start-from needs the method self-training, not {config.method}")
     if config.uses_features:
-        wanted = _describe_head(config.features, config.student)
-        is_suitable = card.architecture == "encoder" and _describe_head(card.features, card.student) == wanted
+        wanted_network = _describe_head(config.features, config.student)
+        is_suitable = (
+            card.architecture == "encoder" and _describe_head(card.features, card.student) == wanted_network
+        )
     else:
-        wanted = _describe_hourglass(config.network)
+        wanted_network = _describe_hourglass(config.network)
         is_suitable = card.architecture == "hourglass" and card.network == config.network
     if is_suitable:
         return
@@ -44,14 +46,14 @@ def check_start(card: ModelCard, config: Config, name: str) -> None:
             f"this run cannot start from {name}, which is a network of another method: choose a detector "
             "that was trained with the method self-training"
         )
-    found = "a network without trained weights"
+    found_network = "a network without trained weights"
     if card.architecture == "encoder":
-        found = _describe_head(card.features, card.student)
+        found_network = _describe_head(card.features, card.student)
     elif card.architecture == "hourglass":
-        found = _describe_hourglass(card.network)
+        found_network = _describe_hourglass(card.network)
     raise InputError(
-        f"this run trains {wanted}, but {name} has {found}: choose another detector, or select the same "
-        "network with --features, --preset or --set"
+        f"this run trains {wanted_network}, but {name} has {found_network}: choose another detector, or "
+        "select the same network with --features, --preset or --set"
     )
 
 
@@ -102,9 +104,11 @@ def _read_start(run_folder: Path) -> dict[str, Tensor]:
 
 def _copy(stored: dict[str, Tensor], network: torch.nn.Module) -> int:
     """Copy the tensors whose names and shapes match those of the network; return their number."""
-    own = network.state_dict()
+    own_weights = network.state_dict()
     fitting = {
-        name: value for name, value in stored.items() if name in own and own[name].shape == value.shape
+        name: value
+        for name, value in stored.items()
+        if name in own_weights and own_weights[name].shape == value.shape
     }
-    network.load_state_dict(own | fitting)
+    network.load_state_dict(own_weights | fitting)
     return len(fitting)

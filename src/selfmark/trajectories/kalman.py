@@ -70,5 +70,5 @@ def _limit_stiffness(steps: Floats, time_constant: float) -> tuple[Floats, float
     """
     step = float(np.median(steps))
     time_constant = min(time_constant, step * (_MAX_STIFFNESS / 12) ** 0.25)
-    shortest = step * (12 * (time_constant / step) ** 4 / _MAX_STIFFNESS) ** (1 / 3)
-    return np.maximum(steps, shortest), time_constant
+    shortest_step = step * (12 * (time_constant / step) ** 4 / _MAX_STIFFNESS) ** (1 / 3)
+    return np.maximum(steps, shortest_step), time_constant

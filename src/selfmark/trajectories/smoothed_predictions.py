@@ -161,10 +161,10 @@ def _smooth_rows(rows: _Rows, columns: Sequence[int], settings: Smoothing) -> li
     order = np.argsort([_get_frame_number(ref) for ref in rows.refs], kind="stable")
     frames = np.array([_get_frame_number(rows.refs[row]) for row in order])
     steps, counts = np.unique(np.diff(frames), return_counts=True)
-    step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
+    common_step = int(steps[counts.argmax()]) if len(steps) else 1  # the most frequent step
     # The grid has frames at equal steps from the first given frame to the last. Given frames between
     # these steps are added, for instance if the user listed single frames.
-    grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, step))
+    grid = np.union1d(frames, np.arange(frames[0], frames[-1] + 1, common_step))
     grid_row = np.searchsorted(grid, frames)  # row of each given frame in the grid
     num_landmarks = len(rows.score[0])
     xy, score = np.full((len(grid), num_landmarks, 2), np.nan), np.zeros((len(grid), num_landmarks))

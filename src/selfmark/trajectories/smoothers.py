@@ -34,10 +34,10 @@ def smooth_median(xy: Floats, weight: Floats, half_window: int) -> Floats:
     """
     known = weight > 0
     values = _extract_windows(np.where(known[:, None], xy, np.inf), half_window, np.inf)  # [T, 2, W]
-    weights = np.broadcast_to(_extract_windows(weight, half_window, 0.0)[:, None], values.shape)
+    window_weights = np.broadcast_to(_extract_windows(weight, half_window, 0.0)[:, None], values.shape)
     order = np.argsort(values, axis=2, kind="stable")
     values = np.take_along_axis(values, order, axis=2)
-    cumulative = np.cumsum(np.take_along_axis(weights, order, axis=2), axis=2)
+    cumulative = np.cumsum(np.take_along_axis(window_weights, order, axis=2), axis=2)
     half = cumulative[..., -1:] / 2
     # If the cumulative weight of a position is exactly half of the total, the median is the mean of this
     # position and the next. With equal weights, this happens if their number is even. Otherwise, both indices

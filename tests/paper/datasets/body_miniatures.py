@@ -45,8 +45,8 @@ def compute_bbc_joints(video: int, frames: Sequence[int]) -> np.ndarray:
     right = [(head[0] - x, y) for x, y in (wrist, elbow, shoulder)]
     left = [(head[0] + x, y) for x, y in (wrist, elbow, shoulder)]
     order = [head, right[0], left[0], right[1], left[1], right[2], left[2]]
-    still = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
-    return still + np.array([[[0.0]], [[1.0]]]) * np.asarray(frames) / 100
+    first_frame = np.array(order, float).T[:, :, None] + [[[video * 0.5]], [[0.0]]]
+    return first_frame + np.array([[[0.0]], [[1.0]]]) * np.asarray(frames) / 100
 
 
 def make_bbcpose(root: Path, as_videos: bool = False) -> Path:
@@ -194,15 +194,17 @@ def make_penn_label(action: str, frames: int, **changes: Any) -> dict[str, Any]:
 
     Joint j of frame f is at (20 + 3 j, 10 + 4 j + f). Its box reaches from (15, 5) to (75 + f, 70).
     """
-    frame, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
+    frame_number, joint = np.arange(frames)[:, None], np.arange(13.0)[None]
     label = {
         "action": action,
         "pose": "front",
         "x": np.repeat(20 + 3 * joint, frames, axis=0),
-        "y": 10 + 4 * joint + frame,
+        "y": 10 + 4 * joint + frame_number,
         "visibility": np.ones((frames, 13), np.uint8),
         "train": 1,
-        "bbox": np.concatenate([np.full((frames, 2), (15.0, 5.0)), 75.0 + frame, 70.0 + 0 * frame], axis=1),
+        "bbox": np.concatenate(
+            [np.full((frames, 2), (15.0, 5.0)), 75.0 + frame_number, 70.0 + 0 * frame_number], axis=1
+        ),
         "dimensions": np.array([[80.0, 96.0, frames]]),
         "nframes": frames,
     }
@@ -285,9 +287,9 @@ def compute_lsp_joints(count: int) -> np.ndarray:
 
 def make_lsp(root: Path) -> Path:
     """Annotate 2,000 images, but make only five of them; joint 5 of image 2 is hidden."""
-    hidden = np.zeros((14, 1, 2000))
-    hidden[5, 0, 1] = 1
-    joints = np.concatenate([compute_lsp_joints(2000), hidden], axis=1).transpose(1, 0, 2)
+    hidden_joints = np.zeros((14, 1, 2000))
+    hidden_joints[5, 0, 1] = 1
+    joints = np.concatenate([compute_lsp_joints(2000), hidden_joints], axis=1).transpose(1, 0, 2)
     root.mkdir(exist_ok=True)
     scipy.io.savemat(root / "joints.mat", {"joints": joints}, do_compression=True)
     for number in (1, 2, 1000, 1001, 2000):

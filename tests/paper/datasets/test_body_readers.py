@@ -422,9 +422,9 @@ def test_points_that_the_corrigendum_of_cats_moves_to_another_image_are_not_used
 
 
 def test_cats_are_found_in_the_folders_of_the_archives(tmp_path: Path) -> None:
-    flat = read_dataset("cats", make_cats(tmp_path / "a"))
+    flat_layout = read_dataset("cats", make_cats(tmp_path / "a"))
     archives = read_dataset("cats", make_cats(tmp_path / "b", archives=True))
-    assert [file.name for file in flat.train.paths] == [file.name for file in archives.train.paths]
+    assert [file.name for file in flat_layout.train.paths] == [file.name for file in archives.train.paths]
     assert str(archives.test.paths[-1]) == "CAT_DATASET_02/CAT_06/00001400_000.jpg"
 
 

@@ -16,20 +16,21 @@ NUM_TRAIN = 16  # images in the training split; the others are for testing
 
 _JOINTS = [f"{side}_{part}" for part in ("shoulder", "elbow", "wrist") for side in ("left", "right")]
 _LEGS = [f"{side}_{part}" for part in ("hip", "knee", "ankle") for side in ("left", "right")]
-_FIVE = ["left_eye", "right_eye", "nose", "left_mouth_corner", "right_mouth_corner"]
-_SIXTY_EIGHT = [
+_FIVE_FACE_POINTS = ["left_eye", "right_eye", "nose", "left_mouth_corner", "right_mouth_corner"]
+_SIXTY_EIGHT_FACE_POINTS = [
     *(f"jaw_{n}" for n in range(17)),
     *(f"{side}_brow_{n}" for side in ("right", "left") for n in range(5)),
     *(f"nose_{n}" for n in range(9)),
     *(f"{side}_eye_{n}" for side in ("right", "left") for n in range(6)),
     *(f"mouth_{n}" for n in range(20)),
 ]
-# Mapping from the data set to its point names and its normalizer.
+# Mapping from the data set to its point names and its normalizer. The normalizer "box" is the size of the box
+# around the visible points, and "bbox" that of the annotated box.
 DATASETS: dict[str, tuple[list[str], str]] = {
-    "celeba": (_SIXTY_EIGHT, "inter_ocular"),
-    "aflw": (_SIXTY_EIGHT, "inter_ocular"),
-    "ls3d": (_SIXTY_EIGHT, "box"),
-    "mtfl": (_FIVE, "inter_ocular"),
+    "celeba": (_SIXTY_EIGHT_FACE_POINTS, "inter_ocular"),
+    "aflw": (_SIXTY_EIGHT_FACE_POINTS, "inter_ocular"),
+    "ls3d": (_SIXTY_EIGHT_FACE_POINTS, "box"),
+    "mtfl": (_FIVE_FACE_POINTS, "inter_ocular"),
     "cats": (["left_eye", "right_eye", "mouth", "left_ear", "right_ear"], "inter_ocular"),
     "cub": (["beak", "crown", "tail", "belly"], "bbox"),
     "bbcpose": (["head", *_JOINTS], "shoulders"),
@@ -40,10 +41,10 @@ DATASETS: dict[str, tuple[list[str], str]] = {
 
 
 def make_dataset(
-    name: str, root: Path, scene: Scene, points: list[str] | None = None, normalizer: str = ""
+    name: str, root: Path, scene: Scene, point_names: list[str] | None = None, normalizer: str = ""
 ) -> Dataset:
     """Build a data set of the images in `root`; its points are fixed mixtures of the true points."""
-    names, normalizer = (points, normalizer) if points is not None else DATASETS[name]
+    names, normalizer = (point_names, normalizer) if point_names is not None else DATASETS[name]
     weights = np.random.default_rng(len(names)).dirichlet(np.full(scene.xy.shape[1], 0.2), len(names))
     count = len(scene.images)
     low, high = scene.xy.min(axis=1) + 0.5, scene.xy.max(axis=1) + 0.5

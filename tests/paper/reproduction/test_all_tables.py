@@ -41,17 +41,17 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
     if table.kind == "sheet":
         return
     rows = list(csv.reader((output / f"{name}.csv").open()))
-    names = {row.name: row for row in table.rows}
+    row_by_name = {row.name: row for row in table.rows}
     if table.kind == "table":
         # The module `reference_values` adds rows and columns. If the errors of an added row are divided by
         # the authors' inter-ocular distance, the name of this row ends with AUTHORS_EYES.
-        table_lines = [line for line in rows[1:] if line[0] in names]
-        assert [line[0] for line in table_lines] == list(names)
-        added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in names}
-        assert added <= set(names)
+        table_lines = [line for line in rows[1:] if line[0] in row_by_name]
+        assert [line[0] for line in table_lines] == list(row_by_name)
+        added = {line[0].removesuffix(f", {AUTHORS_EYES}") for line in rows[1:] if line[0] not in row_by_name}
+        assert added <= set(row_by_name)
         header, columns = rows[0], [column.name for column in table.columns]
         for line in table_lines:
-            row, cells = names[line[0]], dict(zip(header, line, strict=True))
+            row, cells = row_by_name[line[0]], dict(zip(header, line, strict=True))
             for index, column in enumerate(columns):
                 ours, theirs = cells[column], cells[f"{column} (paper)"]
                 if row.is_quoted:
@@ -70,7 +70,7 @@ def test_pages_have_all_rows_and_columns_and_the_numbers_of_the_paper(
                 assert float(guess) > 0
     else:
         drawn = {(row[0], row[1]) for row in rows[1:]}
-        assert {(column, row) for column, row in drawn if row in names} == {
+        assert {(column, row) for column, row in drawn if row in row_by_name} == {
             (column.name, row.name) for column in table.columns for row in table.own_rows
         }
         if table.kind == "curves" and table.name != "noise":

@@ -28,31 +28,37 @@ from tests.paper.reproduction import demo_datasets
 
 
 @pytest.fixture
-def cached(root: Path, scene: Scene, tmp_path: Path) -> CachedDataset:
+def cached_data(root: Path, scene: Scene, tmp_path: Path) -> CachedDataset:
     data = demo_datasets.make_dataset("celeba", root / "celeba", scene)
     return CachedDataset(data, data, tmp_path / "celeba")
 
 
-def test_the_same_seed_draws_the_same_sample(cached: CachedDataset) -> None:
-    file = cached.write_fit_file(0, 5)
+def test_the_same_seed_draws_the_same_sample(cached_data: CachedDataset) -> None:
+    file = cached_data.write_fit_file(0, 5)
     content = json.loads(file.read_text())
     assert len(content["annotations"]) == 5
-    assert cached.write_fit_file(0, 5) == file
-    assert cached.write_fit_file(1, 5) != file
-    assert sample_objects(cached.fit, 99, 0) is cached.fit
-    sample = sample_objects(cached.fit, 5, 0)
+    assert cached_data.write_fit_file(0, 5) == file
+    assert cached_data.write_fit_file(1, 5) != file
+    assert sample_objects(cached_data.fit, 99, 0) is cached_data.fit
+    sample = sample_objects(cached_data.fit, 5, 0)
     assert list(sample.paths) == sorted(sample.paths)
 
 
-def test_regressors_are_fitted_on_their_own_split(cached: CachedDataset) -> None:
-    with_fit = replace(cached, data=replace(cached.data, fit=cached.data.test))
-    assert with_fit.fit is cached.data.test
-    assert cached.fit is cached.data.train
+def test_regressors_are_fitted_on_the_split_fit_or_else_on_the_training_split(
+    cached_data: CachedDataset,
+) -> None:
+    with_fit = replace(cached_data, data=replace(cached_data.data, fit=cached_data.data.test))
+    assert with_fit.fit is cached_data.data.test
+    assert cached_data.fit is cached_data.data.train
 
 
-def test_digest_depends_on_the_objects_and_not_on_the_folder(cached: CachedDataset, tmp_path: Path) -> None:
-    train = cached.data.train
-    assert compute_objects_digest(train) == compute_objects_digest(replace(cached.data, root=tmp_path).train)
+def test_digest_depends_on_the_objects_and_not_on_the_folder(
+    cached_data: CachedDataset, tmp_path: Path
+) -> None:
+    train = cached_data.data.train
+    assert compute_objects_digest(train) == compute_objects_digest(
+        replace(cached_data.data, root=tmp_path).train
+    )
     assert compute_objects_digest(train) != compute_objects_digest(train.select(np.arange(3)))
     moved = train.boxes.copy()
     moved[0, 0] += 1
@@ -100,37 +106,39 @@ def test_folder_names_have_not_changed_since_selfmark_0_1(
         train=objects,
         test=objects.select(np.arange(2)),
     )
-    cached, start = CachedDataset(data, data, tmp_path), StartPoints((0, 2), 3.0)
+    cached_data, start = CachedDataset(data, data, tmp_path), StartPoints((0, 2), 3.0)
     files = [
-        cached.write_train_file(),
-        cached.write_test_file(),
-        cached.write_fit_file(0, 2),
-        cached.write_start_train_file(start),
-        cached.write_start_points_file(start, 0, preset("fast")),
+        cached_data.write_train_file(),
+        cached_data.write_test_file(),
+        cached_data.write_fit_file(0, 2),
+        cached_data.write_start_train_file(start),
+        cached_data.write_start_points_file(start, 0, preset("fast")),
     ]
     assert [file.parent.name for file in files] == folders.split()
 
 
-def test_labels_digest_depends_on_the_sample_and_the_points(cached: CachedDataset) -> None:
-    digest = cached.labels_digest(0, None)
-    assert cached.labels_digest(0, None) == digest
-    assert cached.labels_digest(0, 5) != digest
-    test = cached.data.test
-    changed = replace(cached, data=replace(cached.data, test=replace(test, xy=test.xy + 1)))
+def test_labels_digest_depends_on_the_sample_and_the_points(cached_data: CachedDataset) -> None:
+    digest = cached_data.labels_digest(0, None)
+    assert cached_data.labels_digest(0, None) == digest
+    assert cached_data.labels_digest(0, 5) != digest
+    test = cached_data.data.test
+    changed = replace(cached_data, data=replace(cached_data.data, test=replace(test, xy=test.xy + 1)))
     assert changed.labels_digest(0, None) != digest
 
 
-def test_a_moved_data_set_gets_new_files(cached: CachedDataset, tmp_path: Path) -> None:
-    elsewhere = replace(cached.base, root=tmp_path)
-    assert replace(cached, base=elsewhere, data=elsewhere).write_test_file() != cached.write_test_file()
+def test_a_moved_data_set_gets_new_files(cached_data: CachedDataset, tmp_path: Path) -> None:
+    """The files contain absolute paths, although the digest of the objects does not depend on the folder."""
+    moved_data = replace(cached_data.base, root=tmp_path)
+    moved = replace(cached_data, base=moved_data, data=moved_data)
+    assert moved.write_test_file() != cached_data.write_test_file()
 
 
-def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> None:
+def test_start_points_are_shifted_annotated_points(cached_data: CachedDataset) -> None:
     """The points are shifted by up to three pixels of a 256-pixel crop, whatever the size of the image."""
     start, config = StartPoints((0, 30, 67), 3.0), preset("paper")
-    with cached.write_start_points_file(start, 0, config).open() as handle:
+    with cached_data.write_start_points_file(start, 0, config).open() as handle:
         rows = list(csv.DictReader(handle))
-    train = cached.data.train
+    train = cached_data.data.train
     assert len(rows) == 3 * len(train)
     shift = np.array([[float(row["x"]), float(row["y"])] for row in rows]) - train.xy[
         :, list(start.points)
@@ -142,14 +150,14 @@ def test_start_points_are_shifted_annotated_points(cached: CachedDataset) -> Non
     assert Path(rows[0]["image"]).is_file()
 
 
-def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None:
+def test_images_without_start_points_are_left_out(cached_data: CachedDataset) -> None:
     """A detector may find points in only some training images; a note says in how many."""
-    start, train = StartPoints((0, 30), 3.0), cached.data.train
+    start, train = StartPoints((0, 30), 3.0), cached_data.data.train
     xy = train.xy.copy()
     xy[:5] = np.nan
     xy[5, [0, 30]] = np.nan
     xy[6, 30] = np.nan
-    partial = replace(cached, data=replace(cached.data, train=replace(train, xy=xy), fit=train))
+    partial = replace(cached_data, data=replace(cached_data.data, train=replace(train, xy=xy), fit=train))
     content = json.loads(partial.write_start_train_file(start).read_text())
     file_names = [image["file_name"] for image in content["images"]]
     assert file_names == [str((partial.base.root / file).resolve()) for file in train.paths[6:]]
@@ -159,15 +167,15 @@ def test_images_without_start_points_are_left_out(cached: CachedDataset) -> None
     assert len(rows) == 2 * len(file_names) - 1
     (note,) = partial.start_notes(start)
     assert note.startswith(f"landmarks are discovered in {len(train) - 6} of {len(train)} training images")
-    assert cached.start_notes(start) == []
-    without_points = replace(cached.data, train=replace(train, xy=np.full_like(xy, np.nan)), fit=train)
+    assert cached_data.start_notes(start) == []
+    without_points = replace(cached_data.data, train=replace(train, xy=np.full_like(xy, np.nan)), fit=train)
     with pytest.raises(InputError, match=f"none of its {len(train)} training images has any"):
-        replace(cached, data=without_points).select_start_objects(start)
+        replace(cached_data, data=without_points).select_start_objects(start)
 
 
-def test_unknown_start_points_raise(cached: CachedDataset) -> None:
+def test_unknown_start_points_raise(cached_data: CachedDataset) -> None:
     with pytest.raises(InputError, match="start point 68 does not exist: celeba has points 0 to 67"):
-        cached.write_start_points_file(StartPoints((68,), 3.0), 0, preset("paper"))
+        cached_data.write_start_points_file(StartPoints((68,), 3.0), 0, preset("paper"))
 
 
 @pytest.mark.parametrize("name", ["human36m", "human36m32"])
@@ -200,11 +208,11 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     names = [f"{number:06d}.jpg" for number in range(1, 9)]
     points = np.stack([face_miniatures.make_sixty_eight_points(-60) for _ in names])
     np.savez(tmp_path / "celeba-68.npz", names=np.array(names), xy=points)
-    five, many = datasets.load("celeba", 5), datasets.load("celeba", 68)
-    assert (len(five.data.names), len(many.data.names)) == (5, 68)
-    assert five.write_train_file() == many.write_train_file()
-    assert five.write_fit_file(0, None) != many.write_fit_file(0, None)
-    assert (len(many.fit), len(many.data.test), len(many.base.train)) == (3, 2, 6)
+    five_points, many_points = datasets.load("celeba", 5), datasets.load("celeba", 68)
+    assert (len(five_points.data.names), len(many_points.data.names)) == (5, 68)
+    assert five_points.write_train_file() == many_points.write_train_file()
+    assert five_points.write_fit_file(0, None) != many_points.write_fit_file(0, None)
+    assert (len(many_points.fit), len(many_points.data.test), len(many_points.base.train)) == (3, 2, 6)
     start = StartPoints((0, 4), 3.0)
     assert datasets.start_digest("celeba", 5, start) != datasets.start_digest("celeba", 68, start)
     assert datasets.labels_digest("celeba", 5, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
@@ -213,8 +221,8 @@ def test_detected_points_and_boxes_are_read_from_files_next_to_the_data_set(
     changed = DatasetCache(tmp_path, tmp_path / "made")
     assert changed.start_digest("celeba", 68, start) != datasets.start_digest("celeba", 68, start)
     assert changed.labels_digest("celeba", 68, 0, None) != datasets.labels_digest("celeba", 68, 0, None)
-    assert changed.load("celeba", 68).write_test_file() != many.write_test_file()
-    assert changed.load("celeba", 68).write_train_file() == many.write_train_file()
+    assert changed.load("celeba", 68).write_test_file() != many_points.write_test_file()
+    assert changed.load("celeba", 68).write_train_file() == many_points.write_train_file()
 
     boxes = ["image,x,y,w,h", *(f"{name},40,70,100,110" for name in names)]
     (tmp_path / "celeba-boxes.csv").write_text("\n".join(boxes))

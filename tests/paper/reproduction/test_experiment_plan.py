@@ -1,4 +1,4 @@
-"""Test which training runs and measurements experiments need, and which of them they share."""
+"""Test plans of experiments: the training runs and measurements that they need, and those that they share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from selfmark.paper.reproduction.experiment_plan import (
 
 
 def plan(*names: str, preset: str = "paper", **changes: Any) -> ExperimentPlan:
-    """Plan the tables with these names; `changes` are settings, with two underscores for a dot."""
+    """Plan the experiments with these names, with changed settings.
+
+    In a keyword of `changes`, two underscores stand for the dot in the name of a setting.
+    """
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     return make_plan([experiment.load_experiment(name) for name in names], DatasetNames(), preset, settings)
 
 
-def test_tables_share_common_training_runs() -> None:
-    """All five tables share the run on LS3D with K = 30; other runs are shared by fewer tables."""
+def test_experiments_share_common_training_runs() -> None:
+    """All five experiments share the run on LS3D with K = 30. Fewer experiments share the other runs."""
     names = ("clusters", "negatives", "stages", "generalization", "flipping")
     separate = {name: set(plan(name).trainings) for name in names}
     together = plan(*names)
@@ -47,17 +50,17 @@ def test_flipping_at_test_time_needs_no_new_training() -> None:
     planned = plan("flipping")
     rows = ("LS3D, in training", "LS3D, in training and at test time")
     keys = [planned.cells["flipping", row, "Stage 2"].measurement for row in rows]
-    trained_only, trained_and_tested = (planned.measurements[key or ""] for key in keys)
-    assert trained_only.key != trained_and_tested.key
-    assert trained_only.training.key == trained_and_tested.training.key
-    assert trained_only.evaluation == {"flip": "never"}
+    flipped_in_training, flipped_in_both = (planned.measurements[key or ""] for key in keys)
+    assert flipped_in_training.key != flipped_in_both.key
+    assert flipped_in_training.training.key == flipped_in_both.training.key
+    assert flipped_in_training.evaluation == {"flip": "never"}
 
 
 def test_stage_2_is_trained_only_if_a_cell_needs_it() -> None:
     assert {training.stages for training in plan("clusters").trainings.values()} == {1}
     assert {training.stages for training in plan("stages").trainings.values()} == {2}
-    both = plan("clusters", "stages").trainings.values()
-    assert sorted((training.data, training.stages) for training in both if training.config.M == 100) == [
+    trainings = plan("clusters", "stages").trainings.values()
+    assert sorted((training.data, training.stages) for training in trainings if training.config.M == 100) == [
         ("aflw", 2),
         ("celeba", 2),
         ("ls3d", 2),
@@ -99,18 +102,18 @@ def test_digests_have_not_changed_since_selfmark_0_1() -> None:
 
 
 def test_the_key_of_a_training_run_depends_on_its_settings() -> None:
-    usual = set(plan("cats").trainings)
-    assert set(plan("cats").trainings) == usual
-    assert set(plan("cats", preset="fast").trainings) != usual
-    assert set(plan("cats", seed="1").trainings) != usual
-    assert set(plan("cats", optimizer__lr="0.001").trainings) != usual
+    usual_keys = set(plan("cats").trainings)
+    assert set(plan("cats").trainings) == usual_keys
+    assert set(plan("cats", preset="fast").trainings) != usual_keys
+    assert set(plan("cats", seed="1").trainings) != usual_keys
+    assert set(plan("cats", optimizer__lr="0.001").trainings) != usual_keys
     evaluated = plan("cats", evaluation__ridge="0.1")
-    assert set(evaluated.trainings) == usual
+    assert set(evaluated.trainings) == usual_keys
     assert set(evaluated.measurements) != set(plan("cats").measurements)
 
 
 class DatasetsWithRidge(DatasetNames):
-    """Data sets for which the authors' program uses different ridges (penalties of the regression)."""
+    """Data sets that each have their own ridge (penalty of the regression), as in the authors' program."""
 
     def settings(self, name: str) -> dict[str, Any]:
         return {"evaluation.ridge": {"celeba": 0.001, "ls3d": 0.1}[name]}
@@ -128,8 +131,8 @@ def test_the_test_data_set_determines_the_ridge(requested: float | None) -> None
     if requested is not None:
         expected = dict.fromkeys(expected, requested)
     assert ridges == {(trained, tested): expected[tested] for trained in expected for tested in expected}
-    usual = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
-    assert set(planned.trainings) == set(usual.trainings)
+    usual_plan = make_plan([experiment.load_experiment("generalization")], DatasetNames(), "fast", {})
+    assert set(planned.trainings) == set(usual_plan.trainings)
 
 
 def test_user_settings_override_those_of_the_table() -> None:
@@ -198,14 +201,14 @@ def test_settings_that_a_table_compares_cannot_be_changed(table: str, name: str)
 
 def test_cost_grows_linearly_with_iterations() -> None:
     """More iterations of Stage 2 add exactly the time of these iterations."""
-    (usual,) = plan("cats").trainings.values()
-    (longer,) = plan("cats", stage2__iterations="400000").trainings.values()
+    (usual_training,) = plan("cats").trainings.values()
+    (longer_training,) = plan("cats", stage2__iterations="400000").trainings.values()
     # A step takes 9.72 ms on 32 images and 31.11 ms on 128. A step of Stage 2 has 16 images.
     ms_per_image = (31.11 - 9.72) / (128 - 32)
     seconds_per_step = (9.72 - (32 - 16) * ms_per_image) / 1000
-    assert estimate_training_seconds(longer) - estimate_training_seconds(usual) == pytest.approx(
-        200_000 * seconds_per_step
-    )
+    assert estimate_training_seconds(longer_training) - estimate_training_seconds(
+        usual_training
+    ) == pytest.approx(200_000 * seconds_per_step)
     assert estimate_minutes(plan("cats", preset="fast")) < estimate_minutes(plan("cats")) / 10
 
 
@@ -227,8 +230,8 @@ def test_the_estimate_for_the_fast_preset_is_close_to_a_measurement(monkeypatch:
     assert estimate_training_seconds(training) == pytest.approx(128, rel=0.25)
 
 
-def test_the_estimate_has_the_iterations_of_the_run() -> None:
-    """In the preset fast, iterations follow the number of images, except for those that the user sets."""
+def test_the_estimate_counts_the_iterations_that_the_run_will_make() -> None:
+    """In the preset `fast`, larger data sets get more iterations, unless the user sets their number."""
     (growing,) = plan("cats", preset="fast").trainings.values()
     (fixed,) = plan("cats", preset="fast", schedule__growth="0").trainings.values()
     factor = (cost.IMAGES["cats"][0] / 3_000) ** 0.2

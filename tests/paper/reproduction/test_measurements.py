@@ -59,8 +59,8 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
 
     # The measurement has errors for two definitions of the inter-ocular distance. They equal the errors of an
     # evaluation that uses this definition as its normalizer.
-    both = evaluated["inter_ocular"]
-    assert both["eye_centers"]["headline"] == evaluated["headline"]
+    two_points = evaluated["inter_ocular"]
+    assert two_points["eye_centers"]["headline"] == evaluated["headline"]
     expected = evaluate_run(
         task.run_folder,
         EvaluationInputs(task.test, task.test, task.fit, task.fit),
@@ -68,7 +68,7 @@ def test_stage1_errors_equal_those_of_evaluate_run(task: MeasurementTask, tmp_pa
         output=tmp_path / "authors",
         device="cpu",
     )
-    by_points = both["points_41_46"]
+    by_points = two_points["points_41_46"]
     assert by_points["guessing"] == pytest.approx(expected["guessing"])
     assert by_points["stage1"]["guessing"] == pytest.approx(expected["stage1"]["guessing"])
     for row, expected_row in zip(by_points["stage1"]["errors"], expected["stage1"]["errors"], strict=True):
@@ -92,9 +92,12 @@ def test_curves_are_means_over_several_samples_of_images(task: MeasurementTask) 
     assert parse_metric("backward_curve_spread")[0].read(results, "") == curve["backward"]["spread"]
     assert max(curve["backward"]["spread"]) > 0
     assert parse_metric("forward")[0].read(results, "") != results["headline"]["forward"]["error"]
-    whole = workspace._evaluate(task)
-    assert whole["curves"] == []
-    assert parse_metric("forward_curve")[0].read(whole, "") == whole["headline"]["forward"]["cumulative"]
+    whole_result = workspace._evaluate(task)
+    assert whole_result["curves"] == []
+    assert (
+        parse_metric("forward_curve")[0].read(whole_result, "")
+        == whole_result["headline"]["forward"]["cumulative"]
+    )
 
 
 def test_the_last_round_is_similar_to_the_end_of_stage_1(task: MeasurementTask) -> None:
@@ -102,8 +105,11 @@ def test_the_last_round_is_similar_to_the_end_of_stage_1(task: MeasurementTask) 
     run = Run.open(task.run_folder)
     rounds = stage1_measurements.measure_errors_by_round(task)["rounds"]
     assert len(rounds) == run.config.rounds.count
-    last, final = rounds[-1]["stage1"], stage1_measurements.measure_stage1_errors(task)["stage1"]
-    assert last["points_per_image"] == pytest.approx(final["points_per_image"], rel=0.5)
+    last_errors, final_errors = (
+        rounds[-1]["stage1"],
+        stage1_measurements.measure_stage1_errors(task)["stage1"],
+    )
+    assert last_errors["points_per_image"] == pytest.approx(final_errors["points_per_image"], rel=0.5)
     assert rounds[0] != rounds[-1]
 
 
@@ -131,11 +137,11 @@ def test_precision_equals_that_of_a_naive_loop(task: MeasurementTask) -> None:
 
 def test_the_nearest_annotated_point_is_found_unless_all_are_far_away(task: MeasurementTask) -> None:
     images = load_task_images(task, task.test)
-    near = images.xy[0, :3].astype(np.float32)
-    far = near + 1000
+    near_xy = images.xy[0, :3].astype(np.float32)
+    far = near_xy + 1000
     image_index = np.zeros(3, np.int64)
-    nearest = images.find_nearest(near, image_index, task.config)
-    assert np.allclose(images.xy[0, nearest], near, atol=1.0)
+    nearest = images.find_nearest(near_xy, image_index, task.config)
+    assert np.allclose(images.xy[0, nearest], near_xy, atol=1.0)
     assert images.find_nearest(far, image_index, task.config).tolist() == [-1, -1, -1]
 
 

@@ -65,9 +65,9 @@ def read(root: Path) -> Dataset:
         step = TRAIN_STEP if kind == "train" else 1
         # Coordinates are 1-based: the official evaluation shrinks images by x -> (x - 1) / 2 + 1.
         xy = joints.transpose(2, 1, 0)[::step] - 1
-        objects, missing = _read_video(root, video_folder, number, frames[::step], xy)
+        objects, num_missing_in_video = _read_video(root, video_folder, number, frames[::step], xy)
         videos_by_kind[kind].append(objects)
-        num_missing += missing
+        num_missing += num_missing_in_video
     for kind, kind_videos in videos_by_kind.items():
         if not sum(map(len, kind_videos)):
             raise InputError(

@@ -49,8 +49,8 @@ def compute_boxes_around_points(xy: FloatArray, margin: float) -> FloatArray:
     [[1.5, 2.5, 6.0, 12.0]]
     """
     boxes = compute_tight_boxes(xy)
-    added = margin * boxes[:, 2:].max(axis=1, keepdims=True)
-    return np.concatenate([boxes[:, :2] - added, boxes[:, 2:] + 2 * added], axis=1)
+    added_margin = margin * boxes[:, 2:].max(axis=1, keepdims=True)
+    return np.concatenate([boxes[:, :2] - added_margin, boxes[:, 2:] + 2 * added_margin], axis=1)
 
 
 def concatenate_objects(parts: Sequence[AnnotatedObjects], names: Sequence[str]) -> AnnotatedObjects:
@@ -98,8 +98,8 @@ def fill_missing_boxes(boxes: FloatArray, xy: FloatArray, margin: float) -> tupl
     Returns:
         The boxes [N, 4], and the number of boxes that were replaced.
     """
-    missing = ~np.isfinite(boxes).all(axis=1)
+    has_no_box = ~np.isfinite(boxes).all(axis=1)
     filled = boxes.copy()
-    if missing.any():
-        filled[missing] = compute_boxes_around_points(xy[missing], margin)
-    return filled, int(missing.sum())
+    if has_no_box.any():
+        filled[has_no_box] = compute_boxes_around_points(xy[has_no_box], margin)
+    return filled, int(has_no_box.sum())

@@ -53,8 +53,8 @@ def read(root: Path) -> Dataset:
     }
     train, test, notes = _split_names(root, annotated)
     if len(annotated) < len(images):
-        missing = len(images) - len(annotated)
-        notes.append(f"images left out because their points are missing or wrong: {missing}")
+        num_missing = len(images) - len(annotated)
+        notes.append(f"images left out because their points are missing or wrong: {num_missing}")
     splits, num_coinciding = [], 0
     for names in (train, test):
         split = _read_objects(root, [annotated[name] for name in names])
@@ -96,7 +96,7 @@ def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], lis
             if all((folder / name).is_file() for name in pair):
                 lists = [[line.split("/")[-1] for line in _read_lines(folder / name)] for name in pair]
                 available = [[name for name in names if name in annotated] for names in lists]
-                missing = sum(map(len, lists)) - sum(map(len, available))
+                num_missing = sum(map(len, lists)) - sum(map(len, available))
                 for list_name, names in zip(pair, available, strict=True):
                     if not names:
                         raise InputError(
@@ -104,9 +104,9 @@ def _split_names(root: Path, annotated: dict[str, Path]) -> tuple[list[str], lis
                         )
                 note = (
                     "listed images left out because the image is missing, or its points are missing or "
-                    f"wrong: {missing}"
+                    f"wrong: {num_missing}"
                 )
-                return available[0], available[1], [note] if missing else []
+                return available[0], available[1], [note] if num_missing else []
     names = list(annotated)
     test = names[TEST_STEP - 1 :: TEST_STEP]
     files = " and ".join(SPLIT_FILES[0])

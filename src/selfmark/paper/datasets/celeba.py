@@ -26,8 +26,8 @@ _PARTITIONS = {"0": "train", "1": "val", "2": "test"}
 
 def read(root: Path) -> Dataset:
     """Read CelebA without MAFL's test images, and MAFL's images for fitting regressors and for testing."""
-    aligned = ("img_align_celeba_hq", "img_align_celeba")
-    folder = find_path(root, *_possible_paths("Img", *aligned, "img_celeba"), title=_TITLE)
+    aligned_folders = ("img_align_celeba_hq", "img_align_celeba")
+    folder = find_path(root, *_possible_paths("Img", *aligned_folders, "img_celeba"), title=_TITLE)
     in_the_wild = folder.name == "img_celeba"
     points_list = "list_landmarks_celeba.txt" if in_the_wild else "list_landmarks_align_celeba.txt"
     table = read_counted_rows(find_path(root, *_possible_paths("Anno", points_list), title=_TITLE), 11)

@@ -54,9 +54,9 @@ def read(root: Path) -> Dataset:
             raise InputError(f"{where}: unknown image {number} or unknown part {words[0]}")
         if is_visible:
             xy[row_of[number], int(part) - 1] = x, y
-    missing = [number for number in numbers if number not in split_rows or number not in box_rows]
-    if missing:
-        raise InputError(f"{root}: image {missing[0]} of images.txt has no box or is in no split")
+    missing_numbers = [number for number in numbers if number not in split_rows or number not in box_rows]
+    if missing_numbers:
+        raise InputError(f"{root}: image {missing_numbers[0]} of images.txt has no box or is in no split")
     boxes: FloatArray = np.array(
         [parse_numbers(box_rows[number][1], box_rows[number][0]) for number in numbers]
     )

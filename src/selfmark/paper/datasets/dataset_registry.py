@@ -261,10 +261,10 @@ def _drop_missing(dataset: Dataset) -> Dataset:
             )
         if not exists.all():
             first = split.paths[int(np.argmin(exists))]
-            missing = int((~exists).sum())
+            num_missing = int((~exists).sum())
             notes.append(
-                f"{describe_count(missing, 'object')} of the {name} split "
-                f"{choose_form(missing, 'was', 'were')} left out because of missing images; the first "
+                f"{describe_count(num_missing, 'object')} of the {name} split "
+                f"{choose_form(num_missing, 'was', 'were')} left out because of missing images; the first "
                 f"missing image is {first}"
             )
     return dataset.replace_splits(kept, notes)

@@ -35,15 +35,15 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
     detections = read_points(file)
     splits, notes = {}, []
     for name, split in dataset.splits.items():
-        matched = _match_detections(split, detections, file)
-        has_points = matched >= 0
-        xy = np.where(has_points[:, None, None], detections.xy[matched], np.nan)
+        matched_rows = _match_detections(split, detections, file)
+        has_points = matched_rows >= 0
+        xy = np.where(has_points[:, None, None], detections.xy[matched_rows], np.nan)
         splits[name] = replace(
             split,
             names=detections.names,
             mirror=detections.mirror,
             xy=xy,
-            hidden=has_points[:, None] & detections.hidden[matched],
+            hidden=has_points[:, None] & detections.hidden[matched_rows],
         )
         if name == "train" and dataset.fit is not None:
             continue
@@ -101,10 +101,10 @@ def replace_boxes(dataset: Dataset, file: Path) -> Dataset:
     return dataset.replace_splits(splits, notes)
 
 
-def _note_missing(count: int, split: str, missing: str) -> str:
+def _note_missing(count: int, split: str, missing_entry: str) -> str:
     """Return a note about objects of a split that have no points or no box."""
     verb = choose_form(count, "has", "have")
-    return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing}"
+    return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing_entry}"
 
 
 def _match_detections(
@@ -115,7 +115,7 @@ def _match_detections(
     for row in np.flatnonzero(detections.visible.any(axis=1)).tolist():
         rows_by_name[detections.refs[row].path.name, detections.refs[row].frame].append(row)
     image_of: dict[int, Path] = {}  # the image that each detection belongs to
-    matched = np.full(len(split), -1, dtype=np.int64)
+    matched_rows = np.full(len(split), -1, dtype=np.int64)
     for index, ref in enumerate(split.refs):
         path = ref.path
         same_name = rows_by_name.get((path.name, ref.frame), ())
@@ -129,8 +129,8 @@ def _match_detections(
                     "in the name"
                 )
         centers = np.stack([_center(detections.xy[row]) for row in candidates])
-        matched[index] = candidates[_find_closest(centers, split.xy[index])]
-    return matched
+        matched_rows[index] = candidates[_find_closest(centers, split.xy[index])]
+    return matched_rows
 
 
 def _is_same_file(first: Sequence[str], second: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
         raise InputError(f"{dataset.name} is not a data set of faces: leave out --find-faces")
     cascade = _load_cascade()
     files = list(dict.fromkeys(file for split in dataset.splits.values() for file in split.paths))
-    relative = np.full((len(files), 4), np.nan)  # boxes, relative to the image size
+    relative_boxes = np.full((len(files), 4), np.nan)  # boxes, relative to the image size
     sizes = np.full((len(files), 4), np.nan)  # width, height, width, height of each image
     for row, file in enumerate(files):
         # The box of an unreadable image stays NaN, which means no box. `selfmark discover` reports such
@@ -43,13 +43,13 @@ def use_found_faces(dataset: Dataset, on_progress: Callable[[int, int], None] | 
         with suppress(UnreadableImage):
             pixels = read_image(dataset.root / file, Images().max_megapixels)
             sizes[row] = np.tile(pixels.shape[1::-1], 2)
-            relative[row] = _find_largest(cascade, pixels) / sizes[row]
+            relative_boxes[row] = _find_largest(cascade, pixels) / sizes[row]
         if on_progress is not None:
             on_progress(row + 1, len(files))
-    is_readable, has_face = np.isfinite(sizes[:, 0]), np.isfinite(relative[:, 0])
+    is_readable, has_face = np.isfinite(sizes[:, 0]), np.isfinite(relative_boxes[:, 0])
     if not has_face.any():
         raise InputError(f"no face was found in any of the {len(files)} images of {dataset.root}")
-    boxes = np.where(has_face[:, None], relative, np.nanmedian(relative, axis=0)) * sizes
+    boxes = np.where(has_face[:, None], relative_boxes, np.nanmedian(relative_boxes, axis=0)) * sizes
     row_of = {file: row for row, file in enumerate(files)}
     splits = {
         name: replace(split, boxes=boxes[[row_of[file] for file in split.paths]])

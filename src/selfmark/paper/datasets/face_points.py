@@ -34,7 +34,7 @@ def get_face_point_names(count: int, where: str) -> tuple[tuple[str, ...], tuple
     """Return names and mirror partners of 5 or 68 facial points.
 
     Raises:
-        InputError: There is another number of points; the message begins with `where`.
+        InputError: The count is neither 5 nor 68; the message begins with `where`.
     """
     if count == len(FIVE):
         return FIVE, FIVE_MIRROR

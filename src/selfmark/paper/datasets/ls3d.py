@@ -78,12 +78,12 @@ def _read_300w_lp(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]
     _require_any_points(images, point_files, candidates)
     # The .mat file next to an image has only 2D points (`pt2d`), whose jaw follows the visible contour.
     num_2d = sum(path is not None and path.parent.parent == folder for path in point_files)
-    note = (
+    split_note = (
         f"{describe_count(num_2d, 'image')} of 300W-LP {choose_form(num_2d, 'has', 'have')} no points in "
         "'landmarks'; the points in the .mat file beside the image are used"
     )
     objects, notes = _read_objects(root, folder, images, point_files)
-    return objects, [note, *notes] if num_2d else notes
+    return objects, [split_note, *notes] if num_2d else notes
 
 
 def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str]]:
@@ -95,9 +95,11 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
     images = [path for path in list_files(folder, "*") if path.suffix.lower() in (".jpg", ".png")]
     if not images:
         raise InputError(f"{folder} contains no images such as 1.jpg; unpack the archive again")
-    unnumbered = [path for path in images if not path.stem.isdecimal()]
-    if unnumbered:
-        raise InputError(f"{min(unnumbered)}: images of LS3D-W Balanced must be named by number, as 1.jpg")
+    unnumbered_paths = [path for path in images if not path.stem.isdecimal()]
+    if unnumbered_paths:
+        raise InputError(
+            f"{min(unnumbered_paths)}: images of LS3D-W Balanced must be named by number, as 1.jpg"
+        )
     images.sort(key=lambda path: int(path.stem))
     candidates = [tuple(image.with_suffix(suffix) for suffix in (".t7", ".mat", ".npy")) for image in images]
     point_files = [_find_first(paths) for paths in candidates]
@@ -107,11 +109,11 @@ def _read_balanced(root: Path, folder: Path) -> tuple[AnnotatedObjects, list[str
     ranges = classify_yaw(yaw)
     fields = {"yaw": tuple(round(angle, 1) for angle in yaw.tolist()), "yaw_bucket": ranges}
     counts = ", ".join(f"{ranges.count(name)} with {name}" for name in YAW_RANGES)
-    note = (
+    split_note = (
         f"the yaw of test images is estimated from their points: {counts} degrees; the paper has 2,400 in "
         "each range"
     )
-    return replace(objects, fields=fields), [note, *notes]
+    return replace(objects, fields=fields), [split_note, *notes]
 
 
 def _find_first(paths: Sequence[Path]) -> Path | None:

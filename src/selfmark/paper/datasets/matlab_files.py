@@ -70,9 +70,9 @@ def get_matlab_text(path: Path, content: Content, name: str) -> str:
 def get_matlab_structs(path: Path, content: Content, name: str, fields: Sequence[str]) -> list[Content]:
     """Return the elements of a struct array, each as a dictionary of its fields."""
     array = np.asarray(_get_variable(path, content, name))
-    missing = [field for field in fields if field not in (array.dtype.names or ())]
-    if missing:
-        raise InputError(f"{path}: '{name}' must be a struct array with a field '{missing[0]}'")
+    missing_fields = [field for field in fields if field not in (array.dtype.names or ())]
+    if missing_fields:
+        raise InputError(f"{path}: '{name}' must be a struct array with a field '{missing_fields[0]}'")
     return [{field: element[field] for field in fields} for element in array.reshape(-1)]
 
 

@@ -22,16 +22,16 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
     for name, split in dataset.splits.items():
         if name == "train" and dataset.fit is not None:
             continue
-        usable = _is_measurable(dataset, split)
-        if not usable.any():
+        is_usable = _is_measurable(dataset, split)
+        if not is_usable.any():
             raise InputError(
                 f"errors on {dataset.name} are divided by '{dataset.normalizer}', but no object of its "
                 f"{name} split has the points to measure it"
             )
-        if not usable.all():
-            first = split.paths[int(np.argmin(usable))]
-            kept[name] = split.select(usable)
-            left_out = int((~usable).sum())
+        if not is_usable.all():
+            first = split.paths[int(np.argmin(is_usable))]
+            kept[name] = split.select(is_usable)
+            left_out = int((~is_usable).sum())
             notes.append(
                 f"{describe_count(left_out, 'object')} of the {name} split "
                 f"{choose_form(left_out, 'was', 'were')} left out because "
@@ -44,5 +44,5 @@ def drop_unmeasurable(dataset: Dataset) -> Dataset:
 def _is_measurable(dataset: Dataset, split: AnnotatedObjects) -> npt.NDArray[np.bool_]:
     # The regions of the crops (here, ones) only affect the normalizer "side", which can always be measured.
     length = measure_unchecked_lengths(split, dataset.normalizer, np.ones((len(split), 4)))
-    usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
-    return usable
+    is_usable: npt.NDArray[np.bool_] = np.isfinite(length) & (length > 0)
+    return is_usable

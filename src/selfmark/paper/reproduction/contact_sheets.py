@@ -82,8 +82,8 @@ def draw_matched_sheet(task: MeasurementTask) -> Results:
     )
     images = load_image_sample(task, MAX_IMAGES)
     xy = models.detector.locate(images.store.pixels).xy.cpu().numpy()
-    unmatched = np.setdiff1d(np.arange(xy.shape[1]), match_annotated_points(examples))
-    xy[:, unmatched] = np.nan
+    unmatched_landmarks = np.setdiff1d(np.arange(xy.shape[1]), match_annotated_points(examples))
+    xy[:, unmatched_landmarks] = np.nan
     sheet = draw_contact_sheet(_to_pictures(images), xy, COLUMNS)
     return {"matched_sheet": _write_sheet(sheet, task, "matched")}
 

@@ -261,9 +261,9 @@ def _parse_spec(values: Mapping[str, Any], where: str) -> CellSpec:
 def _check_mapping(content: Any, where: str, known: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{where}: expected lines of the form 'key: value'")
-    unknown = sorted(str(key) for key in content if key not in known)
-    if unknown:
-        raise InputError(f"unknown key '{unknown[0]}' in {where}.{suggest(unknown[0], known)}")
+    unknown_keys = sorted(str(key) for key in content if key not in known)
+    if unknown_keys:
+        raise InputError(f"unknown key '{unknown_keys[0]}' in {where}.{suggest(unknown_keys[0], known)}")
     return content
 
 

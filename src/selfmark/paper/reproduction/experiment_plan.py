@@ -222,10 +222,10 @@ def check_rows_differ(experiments: Sequence[Experiment], changes: Mapping[str, A
 
 def list_required_datasets(experiments: Sequence[Experiment]) -> list[DatasetKey]:
     """Return the data sets that experiments need, in the order of their cells."""
-    needed: dict[DatasetKey, None] = {}
+    needed_datasets: dict[DatasetKey, None] = {}
     for _, spec in _iterate_cells(experiments):
-        needed |= {(name, spec.points): None for name in (spec.train, spec.test) if name}
-    return list(needed)
+        needed_datasets |= {(name, spec.points): None for name in (spec.train, spec.test) if name}
+    return list(needed_datasets)
 
 
 def _iterate_cells(experiments: Sequence[Experiment]) -> Iterator[tuple[CellKey, CellSpec]]:

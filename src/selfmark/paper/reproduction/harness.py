@@ -116,8 +116,8 @@ def reproduce_tables(
         require_tsne()
     rank, device = _select_own_device(options.device)
     datasets = DatasetCache(data, output / "data")
-    missing = _find_missing(experiments, datasets, options.allow_missing, log)
-    plan = make_plan(experiments, datasets, options.preset, options.changes, missing)
+    missing_datasets = _find_missing(experiments, datasets, options.allow_missing, log)
+    plan = make_plan(experiments, datasets, options.preset, options.changes, missing_datasets)
     varied_settings = frozenset().union(*(experiment.varied_settings for experiment in experiments))
     _require_weights(plan, "keypoints.detector" not in varied_settings, log)
     with report_write_errors(f"to {output}"):
@@ -233,9 +233,9 @@ def _find_missing(
     Raises:
         InputError: A data set cannot be used and `allow_missing` is False, or no data set can be used.
     """
-    needed = list_required_datasets(experiments)
-    reasons = {key: reason for key in needed if (reason := datasets.why_missing(*key))}
-    if reasons and (not allow_missing or len(reasons) == len(needed)):
+    needed_datasets = list_required_datasets(experiments)
+    reasons = {key: reason for key in needed_datasets if (reason := datasets.why_missing(*key))}
+    if reasons and (not allow_missing or len(reasons) == len(needed_datasets)):
         hint = "" if allow_missing else "; use --allow-missing to leave out the cells that need this data set"
         raise InputError(next(iter(reasons.values())) + hint)
     for reason in reasons.values():
@@ -254,10 +254,10 @@ def _require_weights(plan: ExperimentPlan, can_choose_detector: bool, log: Log) 
     for measurement in plan.measurements.values():
         training = measurement.training
         keypoints = training.config.keypoints
-        needed = set(measurement.detectors)
-        if training.start is None and not keypoints.weights and not needed:
-            needed = {keypoints.detector}
-        for name in sorted(needed & set(PUBLISHED_WEIGHTS)):
+        needed_detectors = set(measurement.detectors)
+        if training.start is None and not keypoints.weights and not needed_detectors:
+            needed_detectors = {keypoints.detector}
+        for name in sorted(needed_detectors & set(PUBLISHED_WEIGHTS)):
             if not (cache_folder() / PUBLISHED_WEIGHTS[name].file).exists():
                 can_change = can_choose_detector and name not in measurement.detectors
                 hint = ", or choose another with --set keypoints.detector=selfmark" if can_change else ""
@@ -396,5 +396,5 @@ def _read_value(
 
 
 def _device_name(device: str) -> str:
-    selected = select_device(device)
-    return torch.cuda.get_device_name(selected) if selected.type == "cuda" else "CPU"
+    selected_device = select_device(device)
+    return torch.cuda.get_device_name(selected_device) if selected_device.type == "cuda" else "CPU"

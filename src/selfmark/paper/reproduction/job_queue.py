@@ -44,13 +44,13 @@ def run_jobs(
         run: Runs a job; continues an earlier attempt.
         poll_seconds: Seconds between two checks while other processes run all remaining jobs.
     """
-    pending = list(jobs)
-    while pending:
-        before = len(pending)
-        for job in list(pending):
+    pending_jobs = list(jobs)
+    while pending_jobs:
+        before = len(pending_jobs)
+        for job in list(pending_jobs):
             if is_done(job) or _run_unless_locked(job, folder, is_done, run):
-                pending.remove(job)
-        if len(pending) == before:
+                pending_jobs.remove(job)
+        if len(pending_jobs) == before:
             time.sleep(poll_seconds)
 
 

@@ -136,14 +136,14 @@ def _derive_rows(experiment: Experiment, row: Row) -> list[_Derived]:
     """
     if row.is_quoted or experiment.kind not in ("table", "curves"):
         return [_Derived(row.name, row.name)]
-    rows = [
+    derived_rows = [
         _Derived(row.name, row.name),
         _Derived(f"{row.name}, {AUTHORS_EYES}", row.name, view=with_authors_eyes),
     ]
     if experiment.kind == "table":
-        return rows
+        return derived_rows
     with_guessing = []
-    for derived in rows:
+    for derived in derived_rows:
         guessing = replace(derived, name=f"{derived.name}, {GUESSING}", label=GUESSING)
         with_guessing += [derived, guessing]
     return with_guessing

@@ -207,9 +207,9 @@ def _find_hit_rates(results: Results, section: str, limit: str, entry: str) -> A
 
 def _split_parts(argument: str) -> list[str]:
     parts = argument.split("+")
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise InputError(f"unknown body part '{unknown[0]}'; the parts are {', '.join(PARTS)}")
+    unknown_parts = [part for part in parts if part not in PARTS]
+    if unknown_parts:
+        raise InputError(f"unknown body part '{unknown_parts[0]}'; the parts are {', '.join(PARTS)}")
     return parts
 
 

@@ -106,14 +106,14 @@ def run_experiment_job(workspace: Workspace, job: ExperimentJob) -> None:
             except (DiskError, FolderLocked, DamagedFile, UnsafeFile):
                 raise
             except InputError as error:
-                why = f"the measurement '{measurement.kind}' failed: {error}"
-                _record_failure(workspace, measurement.key, measurement.training, why)
+                reason = f"the measurement '{measurement.kind}' failed: {error}"
+                _record_failure(workspace, measurement.key, measurement.training, reason)
 
 
-def _record_failure(workspace: Workspace, key: str, training: Training, why: str) -> None:
+def _record_failure(workspace: Workspace, key: str, training: Training, reason: str) -> None:
     path = workspace.failure_file(key)
     make_folder(path.parent)
-    write_json({"training": training.folder, "why": why}, path)
+    write_json({"training": training.folder, "why": reason}, path)
 
 
 def train_or_resume(workspace: Workspace, training: Training) -> None:

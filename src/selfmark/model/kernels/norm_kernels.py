@@ -17,16 +17,16 @@ from selfmark.model.kernels.launch import Recordable
 @triton.jit
 def _load_tile(pointer, rows, stop, stride, columns):
     """Load rows x columns of a map as float32; rows from `stop` on are zero."""
-    offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
-    return tl.load(pointer + offsets, mask=(rows < stop)[:, None], other=0.0).to(tl.float32)
+    at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    return tl.load(pointer + at, mask=(rows < stop)[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _load_spread_tile(pointer, rows, stop, stride, columns, width):
     """Load a tile of a map of half the size; a quarter of each pixel goes to each pixel of a 2x2 square."""
     source = ((rows // width) // 2) * (width // 2) + (rows % width) // 2
-    offsets = source.to(tl.int64)[:, None] * stride + columns[None, :]
-    return 0.25 * tl.load(pointer + offsets, mask=(rows < stop)[:, None], other=0.0).to(tl.float32)
+    at = source.to(tl.int64)[:, None] * stride + columns[None, :]
+    return 0.25 * tl.load(pointer + at, mask=(rows < stop)[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -40,10 +40,10 @@ def _sum_over_group(value, SLAB: tl.constexpr, GROUP: tl.constexpr):
 def _add_chunks(partial, chunks, columns, channels, CHUNKS: tl.constexpr):
     """Add up the sums [2, channels] of all chunks and return them as two vectors."""
     chunk = tl.arange(0, CHUNKS)
-    offsets = chunk[:, None] * (2 * channels) + columns[None, :]
-    is_chunk = (chunk < chunks)[:, None]
-    first_sum = tl.sum(tl.load(partial + offsets, mask=is_chunk, other=0.0), 0)
-    second_sum = tl.sum(tl.load(partial + offsets + channels, mask=is_chunk, other=0.0), 0)
+    at = chunk[:, None] * (2 * channels) + columns[None, :]
+    within = (chunk < chunks)[:, None]
+    first_sum = tl.sum(tl.load(partial + at, mask=within, other=0.0), 0)
+    second_sum = tl.sum(tl.load(partial + at + channels, mask=within, other=0.0), 0)
     return first_sum, second_sum
 
 
@@ -114,8 +114,8 @@ def forward_apply(
     for start in range(first, stop, ROWS):
         rows = start + tl.arange(0, ROWS)
         value = _load_tile(x, rows, stop, channels, columns) * scale[None, :] + shift[None, :]
-        offsets = rows.to(tl.int64)[:, None] * channels + columns[None, :]
-        tl.store(y + offsets, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=(rows < stop)[:, None])
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(y + at, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=(rows < stop)[:, None])
 
 
 @triton.jit
@@ -152,8 +152,8 @@ def activate(
             value *= 0.25
         else:
             value = _load_activated_tile(x, rows, stop, channels, columns, scale, shift)
-        offsets = rows.to(tl.int64)[:, None] * channels + columns[None, :]
-        tl.store(y + offsets, value.to(y.dtype.element_ty), mask=(rows < stop)[:, None])
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=(rows < stop)[:, None])
 
 
 @triton.jit
@@ -262,5 +262,5 @@ def backward_apply(
             value += _load_spread_tile(add, rows, stop, add_stride, columns, width)
         elif ADD:
             value += _load_tile(add, rows, stop, add_stride, columns)
-        offsets = rows.to(tl.int64)[:, None] * channels + columns[None, :]
-        tl.store(dx + offsets, value.to(dx.dtype.element_ty), mask=(rows < stop)[:, None])
+        at = rows.to(tl.int64)[:, None] * channels + columns[None, :]
+        tl.store(dx + at, value.to(dx.dtype.element_ty), mask=(rows < stop)[:, None])

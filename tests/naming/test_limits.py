@@ -192,6 +192,17 @@ def test_a_moved_model_is_reported_and_works_again_when_moved_back(toy: ToyServe
     assert toy.edit(rename).status_code == 200
 
 
+def test_a_request_for_a_websocket_prints_nothing(
+    hasty_server: ToyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = hasty_server.origin.removeprefix("http://")
+    upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13"
+    with connect(hasty_server) as connection:
+        connection.sendall(f"GET /api/run HTTP/1.1\r\nhost: {host}\r\n{upgrade}\r\n\r\n".encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 403")
+    assert not caplog.records
+
+
 def _require_conflict(toy: ToyServer) -> None:
     """Assert that the page writes nothing, because its landmarks are those of another detector."""
     card = (toy.folder / "model" / "model.json").read_bytes()

@@ -95,6 +95,15 @@ def test_the_python_function_refuses_too(quick_run: Path, other: Path, photos: P
     assert read_files(other) == before
 
 
+def test_an_empty_output_does_not_mean_the_current_folder(
+    quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="'output' must be a folder or None, not ''"):
+        evaluate(quick_run, photos, output="")
+    assert not list(tmp_path.iterdir())
+
+
 def test_metrics_of_another_model_are_kept(
     quick_run: Path, other: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -427,6 +427,7 @@ def test_a_folder_with_unreadable_images_gives_the_others_and_a_warning(tmp_path
         (lambda toy, ref: toy.predict("imgs"), "predict: 'refs' must be sequence of ImageRef"),
         (lambda toy, ref: toy.predict(["a.png"]), "predict: 'refs' must be sequence of ImageRef"),
         (lambda toy, ref: toy.predict([ref], 0), "predict: 'batch' must be at least 1, not 0"),
+        (lambda toy, ref: toy.predict_network_pixels([ref], -1), "network_pixels: 'batch' must be at least"),
         (lambda toy, ref: toy.predict([replace(ref, box=(0, 0, np.inf, 5))]), "the box .*finite"),
         (lambda toy, ref: toy.predict([replace(ref, box=(0, np.nan, 5, 5))]), "the box .*finite"),
         (lambda toy, ref: toy.predict([replace(ref, box=(0, 5))]), "the box .*finite"),

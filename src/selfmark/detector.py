@@ -226,8 +226,10 @@ class Detector:
             on_crops: called with the network images [B, 3, S, S] uint8 of each batch.
 
         Raises:
-            InputError: if none of the images can be read, or if a box is not four finite numbers.
+            InputError: if none of the images can be read, a box is not four finite numbers, or `batch` is
+                less than 1.
         """
+        _require_batch("predict_network_pixels", batch)
         refs = _require_usable(refs)
         if not refs:
             raise InputError("no images were given")
@@ -271,8 +273,7 @@ class Detector:
         Raises:
             InputError: if a box is not four finite numbers, or `batch` is less than 1.
         """
-        if batch < 1:
-            raise InputError(f"predict: 'batch' must be at least 1, not {batch}")
+        _require_batch("predict", batch)
         return self._iterate_predictions(_require_usable(refs), batch)
 
     def _iterate_predictions(self, refs: Sequence[ImageRef], batch: int) -> Iterator[Prediction]:
@@ -407,6 +408,11 @@ class Detector:
         except InputError as error:
             raise InputError(f"{path} does not match {folder / 'model.json'}: {error}") from error
         return cls(psi, card, device, _read_runtime(folder.parent))
+
+
+def _require_batch(function: str, batch: int) -> None:
+    if batch < 1:
+        raise InputError(f"{function}: 'batch' must be at least 1, not {batch}")
 
 
 def _require_usable(refs: Iterable[ImageRef]) -> list[ImageRef]:

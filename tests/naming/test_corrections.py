@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,3 +138,35 @@ def test_begun_images_come_first_and_finished_ones_last(tmp_path: Path) -> None:
     assert (names[0], names[2:]) == ("image 1.jpg", ["image 3.jpg"])
     row = int(names[1].split()[1][0])
     assert np.array_equal(ordered.xy[1], shown.xy[row])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("annotations", "selfmark", "absent"), [-1]),
+        (("annotations", "selfmark", "absent"), [K]),
+        (("annotations", "selfmark", "moved"), [10**40]),
+        (("annotations", "selfmark", "moved"), "12"),
+        (("annotations", "selfmark", "done"), "no"),
+        (("annotations", "selfmark"), []),
+        (("images", "width"), 0),
+        (("images", "width"), -5),
+        (("images", "height"), "128"),
+        (("images", "height"), 10**40),
+        (("images", "frame"), -1),
+    ],
+)
+def test_impossible_numbers_in_the_file_are_refused(
+    place: tuple[str, ...], value: Any, tmp_path: Path
+) -> None:
+    shown = make_toy_folder(tmp_path / "run", images=1)
+    file = CorrectionFile(tmp_path / "run")
+    file.edit([SetDone(0, True)], CARD, shown.refs, [(120, 80)], [PREDICTED])
+    content = json.loads(file.path.read_text())
+    entry = content[place[0]][0]
+    for name in place[1:-1]:
+        entry = entry[name]
+    entry[place[-1]] = value
+    file.path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="was not written by 'selfmark correct'"):
+        file.read(K)

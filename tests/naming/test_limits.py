@@ -192,6 +192,52 @@ def test_a_moved_model_is_reported_and_works_again_when_moved_back(toy: ToyServe
     assert toy.edit(rename).status_code == 200
 
 
+def test_a_request_for_a_websocket_prints_nothing(
+    hasty_server: ToyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = hasty_server.origin.removeprefix("http://")
+    upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13"
+    with connect(hasty_server) as connection:
+        connection.sendall(f"GET /api/run HTTP/1.1\r\nhost: {host}\r\n{upgrade}\r\n\r\n".encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 403")
+    assert not caplog.records
+
+
+def _require_conflict(toy: ToyServer) -> None:
+    """Assert that the page writes nothing, because its landmarks are those of another detector."""
+    card = (toy.folder / "model" / "model.json").read_bytes()
+    for response in (
+        toy.edit({"kind": "rename", "landmark": 0, "name": "nose"}),
+        toy.correct({"kind": "done", "row": 0, "done": True}),
+        toy.client.get("/api/card"),
+    ):
+        assert response.status_code == 409
+        assert "another detector was put into" in response.json()["error"]
+        assert "start it again" in response.json()["error"]
+    assert (toy.folder / "model" / "model.json").read_bytes() == card
+
+
+@pytest.mark.parametrize("kind", ["copied", "refined"])
+def test_nothing_is_written_to_another_detector_in_the_same_folder(kind: str, tmp_path: Path) -> None:
+    """Files of another detector are copied over those of this one, or refined weights replace its weights."""
+    folder = tmp_path / "toy"
+    shown = make_toy_folder(folder)
+    weights = folder / "model" / "weights.safetensors"
+    weights.write_bytes(b"weights")
+    os.utime(weights, ns=(0, 0))
+    with serve(folder, shown) as toy:
+        assert toy.edit({"kind": "rename", "landmark": 0, "name": "ear"}).status_code == 200
+        if kind == "copied":
+            weights.write_bytes(b"others!")
+        else:
+            (tmp_path / "refined").write_bytes(b"refined")
+            (tmp_path / "refined").rename(weights)
+        _require_conflict(toy)
+        assert not (folder / "corrections").exists()
+    with serve(folder, shown) as toy:
+        assert toy.correct({"kind": "done", "row": 0, "done": True}).status_code == 200
+
+
 def test_nothing_is_written_to_another_detector(toy: ToyServer) -> None:
     """The page shows landmarks of the detector that it was opened with."""
     model = toy.folder / "model"
@@ -199,12 +245,7 @@ def test_nothing_is_written_to_another_detector(toy: ToyServer) -> None:
     moved = model.rename(toy.folder / "elsewhere")
     (toy.folder / "other").rename(model)
     done = {"edits": [{"kind": "done", "row": 0, "done": True}]}
-    for response in (
-        toy.edit({"kind": "rename", "landmark": 0, "name": "nose"}),
-        toy.client.post("/api/corrections", json=done, headers=WRITE_HEADERS),
-    ):
-        assert response.status_code == 409
-        assert "another detector was put into" in response.json()["error"]
+    _require_conflict(toy)
     assert not (toy.folder / "corrections").exists()
     shutil.rmtree(model)
     moved.rename(model)

@@ -222,6 +222,60 @@ def save_refined(detector: Detector, folder: Path) -> None:
     refine_run._save(detector, folder / "model", folder / "labels.json", None, 4, 64)
 
 
+@pytest.mark.parametrize("kind", ["notes", "another detector", "link"])
+def test_a_folder_of_the_user_is_not_replaced_by_the_original(
+    kind: str,
+    corrected_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The name of the folder is that of the model folder, which the user may have chosen."""
+    monkeypatch.setattr(refine_run, "train_head", lambda *_: pytest.fail("a detector was trained"))
+    cats, kept, mine = corrected_run / "cats", corrected_run / "cats-original", tmp_path / "mine"
+    (corrected_run / "model").rename(cats)
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    if kind == "another detector":
+        save_changed(Detector.load(cats), kept)
+    elif kind == "link":
+        kept.symlink_to(mine)
+    else:
+        shutil.copytree(mine, kept)
+    before = read_files(tmp_path)
+    labels = corrected_run / "corrections" / "labels.json"
+    assert selfmark("refine", cats, "--labels", labels, *FAST) == 2
+    assert f"would replace {kept}, which 'selfmark refine' did not write" in capsys.readouterr().err
+    assert read_files(tmp_path) == before
+
+
+def test_what_an_earlier_refinement_left_is_replaced(corrected_run: Path) -> None:
+    refined, model = build_refined(corrected_run), corrected_run / "model"
+    shutil.copytree(model, corrected_run / "model-original")  # as if the process had been killed
+    save_refined(refined, corrected_run)
+    assert refine_run.is_refined(model)
+    save_changed(Detector.load(model), model)  # as if the run had been trained again
+    card = read_card(model)
+    write_card(replace(card, provenance={}), model)
+    (corrected_run / "run.json").write_text("{}")
+    save_refined(refined, corrected_run)
+    assert refine_run.is_refined(model)
+
+
+def test_undoing_keeps_files_that_the_user_put_beside_the_original(corrected_run: Path) -> None:
+    save_refined(build_refined(corrected_run), corrected_run)
+    notes = corrected_run / "model-original" / "notes.txt"
+    notes.write_text("mine")
+    assert selfmark("refine", corrected_run, "--undo") == 0
+    assert list(notes.parent.iterdir()) == [notes]
+
+
+def save_changed(detector: Detector, folder: Path) -> None:
+    with torch.no_grad():
+        next(iter(detector.psi.parameters())).mul_(2)
+    detector.save(folder)
+
+
 def test_the_original_is_kept_if_a_refinement_is_killed_between_two_files(
     corrected_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

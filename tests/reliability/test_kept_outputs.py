@@ -19,7 +19,10 @@ from selfmark.detector import Detector, Prediction
 from selfmark.errors import InputError
 from selfmark.evaluation import run_evaluation
 from selfmark.export import onnx_export
+from selfmark.inspection import image_check
+from selfmark.inspection.run_estimate import RunEstimate
 from selfmark.model.card import read_card, write_card
+from selfmark.multiview.view_boxes import View, write_views
 from selfmark.run.output_folder import require_own_output, require_same_model
 from selfmark.run.tensor_files import write_tensors
 from tests.conftest import selfmark
@@ -92,6 +95,15 @@ def test_the_python_function_refuses_too(quick_run: Path, other: Path, photos: P
     assert read_files(other) == before
 
 
+def test_an_empty_output_does_not_mean_the_current_folder(
+    quick_run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="'output' must be a folder or None, not ''"):
+        evaluate(quick_run, photos, output="")
+    assert not list(tmp_path.iterdir())
+
+
 def test_metrics_of_another_model_are_kept(
     quick_run: Path, other: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +147,99 @@ def test_results_of_unknown_origin_are_kept(
     assert selfmark(*command, "--overwrite") == 0
     assert b"made by hand" not in read_files(tmp_path)[name]
     assert selfmark(*command) == 0
+
+
+def test_a_report_of_unknown_origin_is_kept(
+    quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report" / "index.html"
+    report.parent.mkdir()
+    report.write_text("made by hand")
+    message = f"{report} would be replaced, and without a metrics.json in the folder"
+    _require_refusal(tmp_path, capsys, message, "evaluate", quick_run, photos, "-o", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["crops.jpg", "ruler.jpg", "check.json"])
+def test_a_check_keeps_files_of_unknown_origin(
+    name: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text('{"survey": "made by hand"}')
+    command = ("check", photos, "-o", tmp_path, "--preset=tiny", "--device=cpu")
+    message = "was not written by selfmark" if name == "check.json" else "may not be a result of selfmark"
+    _require_refusal(tmp_path, capsys, message, *command)
+
+
+@pytest.mark.usefixtures("no_estimate")
+def test_a_check_keeps_a_file_named_like_those_of_runs(photos: Path, tmp_path: Path) -> None:
+    """If its images do not fit into memory, a check needs a file on the disk. A check can be repeated."""
+    (tmp_path / "images.u8").write_text("made by hand")
+    command = ("check", photos, "-o", tmp_path, "--preset=tiny", "--device=cpu")
+    command += ("--features=none", "--set=runtime.store_gigabytes=0.0001")
+    assert selfmark(*command) == 0
+    assert selfmark(*command) == 0
+    assert (tmp_path / "images.u8").read_text() == "made by hand"
+    assert sorted(read_files(tmp_path)) == ["check.json", "crops.jpg", "images.u8", "ruler.jpg"]
+
+
+@pytest.mark.usefixtures("no_estimate")
+def test_an_interrupted_check_can_be_repeated(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("check", photos, "-o", tmp_path, "--preset=tiny", "--device=cpu", "--features=none")
+    with monkeypatch.context() as patch:
+        patch.setattr(image_check, "draw_ruler", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            selfmark(*command)
+    assert (tmp_path / "crops.jpg").exists()
+    assert selfmark(*command) == 0
+
+
+@pytest.fixture
+def no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not measure how long a run would take."""
+    estimate = RunEstimate({}, 1.0, 1.0, 1.0, 0, 0)
+    monkeypatch.setattr(image_check, "estimate_run", lambda *_: estimate)
+
+
+@pytest.mark.parametrize(
+    ("command", "link"),
+    [
+        ("evaluate", "report"),
+        ("evaluate", "top"),
+        ("evaluate", "top/report"),
+        ("export", "top"),
+        ("check", "top"),
+        ("reproduce", "trainings"),
+    ],
+)
+def test_no_report_or_view_is_written_through_a_link(
+    command: str,
+    link: str,
+    quick_run: Path,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, out, victim = (tmp_path / name for name in ("run", "out", "victim"))
+    views = () if "top" not in link else (View("top", (0, 0, 64, 32)), View("low", (0, 32, 64, 32)))
+    for name in [view.name for view in views] or [""]:
+        shutil.copytree(quick_run, run / name)
+    if views:
+        write_views(views, run)
+    victim.mkdir()
+    (out / link).parent.mkdir(parents=True)
+    (out / link).symlink_to(victim)
+    boxes = [f"{view.name}={','.join(map(str, view.box))}" for view in views]
+    arguments: dict[str, tuple[object, ...]] = {
+        "evaluate": (run, photos),
+        "export": (run, "--onnx"),
+        "check": (photos, *(f"--views={box}" for box in boxes)),
+        "reproduce": ("all", "--data", face_miniatures.make_celeba(tmp_path / "celeba")),
+    }
+    assert selfmark(command, *arguments[command], "-o", out) == 2
+    assert f"{out / link} is a link, and selfmark does not follow links" in capsys.readouterr().err
+    assert not list(victim.iterdir())
+    assert not read_files(out)
 
 
 @pytest.mark.parametrize("kind", ["drawn photos", "labeled videos", "tables"])

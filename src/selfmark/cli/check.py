@@ -56,9 +56,11 @@ def check(
     check_inputs(inputs)
 
     from selfmark.images.sources import list_images
+    from selfmark.inspection.image_check import require_free_output
     from selfmark.inspection.run_estimate import describe_duration
     from selfmark.multiview.view_boxes import parse_views, require_views_inside_all
     from selfmark.multiview.view_runs import plan_view
+    from selfmark.run.guarded_files import require_no_links
     from selfmark.run_plan import RunInputs, RunOptions
     from selfmark.tracking.regions import Regions
 
@@ -78,6 +80,9 @@ def check(
         raise InputError("--views cannot be combined with --boxes, --crop or --find-animals")
     parsed = parse_views(views)
     require_views_inside_all(parsed, list_images(inputs, every))
+    for view in parsed:
+        require_no_links(output / view.name, below=output)
+        require_free_output(output / view.name)
     seconds = 0.0
     for view in parsed:
         regions, settings = plan_view(view, options.settings)

@@ -92,6 +92,9 @@ def evaluate(
         parse_settings(overrides),
     )
     views = read_views(run)
+    if output is not None:
+        for name in [view.name for view in views] or [""]:
+            _require_free_report(output / name, run / name)
     if views and regions != Regions():
         raise InputError(f"{run} has views: leave out --boxes, --crop and --find-animals")
     for view in views:
@@ -101,6 +104,17 @@ def evaluate(
     if not views:
         note_missing_crop(run, regions)
         _evaluate(run, inputs, options, output, device)
+
+
+def _require_free_report(output: Path, run: Path) -> None:
+    """Raise if the report would be written through a link, or replace a file that selfmark did not write."""
+    from selfmark.run.guarded_files import require_no_links
+    from selfmark.run.output_folder import require_written_by_selfmark
+
+    if output.resolve() != run.resolve():  # A run may replace its own report.
+        require_no_links(output / "report", below=output)
+        advice = "choose another folder with -o, or remove it"
+        require_written_by_selfmark([output / "report" / "index.html"], output / "metrics.json", advice)
 
 
 def _evaluate(

@@ -14,6 +14,7 @@ from selfmark.errors import InputError
 from selfmark.images.input_files import require_input, require_readable
 from selfmark.model.card import is_packaged, model_folder, read_card
 from selfmark.run.files import require_run, view_folders
+from selfmark.run.guarded_files import require_no_links
 from selfmark.run.output_folder import require_own_output
 
 
@@ -36,9 +37,16 @@ def check_files(*paths: Path | None) -> None:
 
 
 def check_output(output: Path | None, run: Path) -> None:
-    """Raise if `output`, or its subfolder for a view of `run`, lies in another run; None is allowed."""
-    for folder in () if output is None else (output, *(output / view.name for view in view_folders(run))):
-        require_own_output(folder, run)
+    """Raise if `output`, or its subfolder for a view of `run`, cannot be used; None is allowed.
+
+    An output must not lie in another run, and the subfolder of a view must not be a link.
+    """
+    if output is None:
+        return
+    require_own_output(output, run)
+    for view in view_folders(run):
+        require_no_links(output / view.name, below=output)
+        require_own_output(output / view.name, run)
 
 
 def require_readable_model(folder: Path) -> None:

@@ -146,6 +146,8 @@ def evaluate_run(
     Raises:
         InputError: If a file or option is not valid, or if metrics.json cannot be written.
     """
+    if output == "":  # As a path, this would be the current folder.
+        raise InputError("evaluate: 'output' must be a folder or None, not ''")
     options = options or EvaluationOptions()
     run = Run.open(Path(folder))
     config = override(run.config, {f"evaluation.{name}": value for name, value in options.settings.items()})

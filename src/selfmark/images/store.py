@@ -102,20 +102,23 @@ def load_store(
     store_gigabytes: float,
     scratch: Path | None,
     on_progress: Callable[[int, int], None] | None = None,
+    scratch_name: str = "images.u8",
 ) -> ImageStore:
     """Decode and crop all images in the given order; skip those that cannot be read.
 
     Args:
         refs: the images.
         images: size of the crops, crop rule and limits.
-        store_gigabytes: maximum size of the pixels in memory; larger sets are stored in `scratch`/images.u8.
+        store_gigabytes: maximum size of the pixels in memory; larger sets are stored in a file in `scratch`.
         scratch: folder for this file; None if the images are known to fit into memory.
         on_progress: called with the number of references processed and their total number.
+        scratch_name: name of this file.
 
     Raises:
         InputError: if none of the images can be read, or if there is not enough disk space.
     """
-    pixels = allocate_pixels((len(refs), 3, images.size, images.size), store_gigabytes, scratch)
+    shape = len(refs), 3, images.size, images.size
+    pixels = allocate_pixels(shape, store_gigabytes, scratch, scratch_name)
     parts: list[ImageStore] = []
     done = kept = 0
     for part in _iterate_crops(refs, images, _LOAD_BATCH, pixels):

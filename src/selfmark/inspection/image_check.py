@@ -14,6 +14,7 @@ from selfmark.config import Config, override
 from selfmark.errors import InputError, report_write_errors
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
+from selfmark.image_ref import ImageRef
 from selfmark.images.input_files import require_inputs_kept
 from selfmark.images.store import ImageStore, load_store
 from selfmark.images.survey import ImageSurvey, describe_survey, survey_images
@@ -23,8 +24,8 @@ from selfmark.inspection.setup_advice import InputFindings, advise_setup
 from selfmark.keypoints.first_keypoints import detect_first_keypoints
 from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
-from selfmark.run.guarded_files import remove_file
-from selfmark.run.output_folder import require_own_output
+from selfmark.run.guarded_files import make_folders, remove_file
+from selfmark.run.output_folder import read_record, require_own_output, require_written_by_selfmark
 from selfmark.run_plan import RunInputs, RunOptions, check_request, resolve_config
 from selfmark.sampling import evenly_spaced
 from selfmark.tracking.regions import Regions, locate_objects
@@ -32,6 +33,9 @@ from selfmark.tracking.regions import Regions, locate_objects
 FILES = ("crops.jpg", "boxes.jpg", "ruler.jpg", "check.json")
 """Files that a check writes to its output folder."""
 
+# The file for images that need more than `store_gigabytes`; no user has a file of this name.
+_SCRATCH_NAME = ".selfmark-check-images.u8.part"
+_FIELDS = ("summary", "survey", "estimate")  # fields that check.json has always had
 _NUM_SAMPLES = 32  # images on which orientation and keypoints are measured
 
 Progress = Callable[[str, int, int], None]
@@ -59,6 +63,13 @@ class ImageCheck:
     pictures: Sequence[Path]
 
 
+def require_free_output(output: Path) -> None:
+    """Raise if an output folder has files that a check would replace but did not write."""
+    advice = "choose another folder with -o, or remove it"
+    read_record(output / "check.json", advice, _FIELDS)
+    require_written_by_selfmark([output / name for name in FILES], output / "check.json", advice)
+
+
 def check_images(
     inputs: RunInputs,
     options: RunOptions,
@@ -74,55 +85,60 @@ def check_images(
         on_progress: Called with the progress of each step.
 
     Raises:
-        InputError: The images cannot be used, or the output is in a run.
+        InputError: The images cannot be used, or the output is in a run or has files of the user.
     """
     require_own_output(output)
     device = select_device(options.device)
     tracking = check_request(inputs, options, device)
     notes: list[str] = []
     regions = inputs.regions or Regions()
+
+    def check_output(images: Sequence[ImageRef]) -> None:
+        require_inputs_kept(
+            [output / name for name in FILES],
+            (*dict.fromkeys(ref.path for ref in images), *inputs.inputs, regions.boxes),
+        )
+        require_free_output(output)
+
     refs = locate_objects(
         *inputs,
         tracking,
         lambda done, total: on_progress("finding animals", done, total),
         notes.append,
-        lambda images: require_inputs_kept(
-            [output / name for name in FILES],
-            (*dict.fromkeys(ref.path for ref in images), *inputs.inputs, regions.boxes),
-        ),
+        check_output,
     )
     config, reason = resolve_config(inputs, options, len(refs), device)
-    # Images that need more than `store_gigabytes` are kept in the file images.u8 of the output folder.
-    store = load_store(
-        refs,
-        config.images,
-        config.runtime.store_gigabytes,
-        output,
-        lambda done, total: on_progress("reading images", done, total),
-    )
     try:
+        store = load_store(
+            refs,
+            config.images,
+            config.runtime.store_gigabytes,
+            output,
+            lambda done, total: on_progress("reading images", done, total),
+            _SCRATCH_NAME,
+        )
         survey = survey_images(store)
-        pictures = _write_pictures(store, config, output)
         findings = _measure_sample(store, config, device)
         resolved_config = _resolve_orientation(config, findings)
         estimate = estimate_run(list(store.refs), resolved_config, device)
+        first, *warnings = describe_survey(survey)
+        planned = (
+            f"preset {config.preset} ({reason}), {config.K or 'an automatic number of'} landmarks: "
+            f"{describe_estimate(estimate, device)}"
+        )
+        result = ImageCheck(
+            survey,
+            estimate,
+            (first, planned),
+            (*warnings, *notes),
+            advise_setup(survey, findings, estimate, config, inputs.every, device),
+            (),
+        )
+        # check.json comes first: it marks the pictures as selfmark's, also if the check is interrupted.
+        _write_result(result, store, output)
+        return replace(result, pictures=_write_pictures(store, config, output))
     finally:
-        remove_file(output / "images.u8")
-    first, *warnings = describe_survey(survey)
-    planned = (
-        f"preset {config.preset} ({reason}), {config.K or 'an automatic number of'} landmarks: "
-        f"{describe_estimate(estimate, device)}"
-    )
-    result = ImageCheck(
-        survey,
-        estimate,
-        (first, planned),
-        (*warnings, *notes),
-        advise_setup(survey, findings, estimate, config, inputs.every, device),
-        pictures,
-    )
-    _write_result(result, store, output)
-    return result
+        remove_file(output / _SCRATCH_NAME)
 
 
 def _write_pictures(store: ImageStore, config: Config, output: Path) -> list[Path]:
@@ -189,4 +205,5 @@ def _write_result(result: ImageCheck, store: ImageStore, output: Path) -> None:
         "unreadable": [asdict(skipped) for skipped in store.skipped],
     }
     with report_write_errors(f"to {output}"):
+        make_folders(output)
         write_json(content, output / "check.json")

@@ -16,7 +16,6 @@ from selfmark.images.picture_files import encode_image
 from selfmark.images.store import ImageStore
 from selfmark.images.video import read_frames
 from selfmark.run.files import atomic_open
-from selfmark.run.guarded_files import make_folders
 from selfmark.sampling import evenly_spaced
 
 MAX_CROPS = 48
@@ -94,8 +93,7 @@ def draw_ruler(store: ImageStore, max_megapixels: float) -> Pixels | None:
 
 
 def write_sheet(sheet: Pixels, path: Path) -> None:
-    """Write a sheet as a JPEG file, atomically."""
-    make_folders(path.parent)
+    """Write a sheet as a JPEG file to an existing folder, atomically."""
     with atomic_open(path, "wb") as handle:
         handle.write(encode_image(Image.fromarray(sheet), "JPEG", 90))
 

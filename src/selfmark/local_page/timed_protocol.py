@@ -59,6 +59,9 @@ class TimedProtocol(H11Protocol):
         elif self._deadline is None:
             self._start_timer()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Do not advise to install a package for WebSockets: the pages use none, and anybody may ask."""
+
     def on_response_complete(self) -> None:
         """Remember since when there is no request to answer."""
         self._idle_since = self.loop.time()

@@ -35,21 +35,32 @@ class CardEditor:
         with open_folder(folder) as descriptor:
             self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)
+        self._weights_version = self._find_weights_version()
 
     def read(self) -> ModelCard:
         """Return the card that is on disk now.
 
         Raises:
             InputError: if the card cannot be read, or if another model folder has been put in the place of
-                this one. The landmarks that the page shows do not belong to the other model.
+                this one, or if the weights have changed, for example because of `selfmark refine`. The
+                landmarks that the page shows do not belong to the other detector.
         """
         card = read_card(self.folder)
-        if not os.path.samestat(self.folder.stat(), os.fstat(self._descriptor)):
+        is_same_folder = os.path.samestat(self.folder.stat(), os.fstat(self._descriptor))
+        if not is_same_folder or self._find_weights_version() != self._weights_version:
             raise InputError(
-                f"another detector was put into {self.folder} while this page was open; stop the command and "
-                "start it again"
+                f"another detector was put into {self.folder} while this page was open, for example by "
+                "'selfmark refine'; stop the command and start it again"
             )
         return card
+
+    def _find_weights_version(self) -> tuple[int, int] | None:
+        """Return size and modification time of the weights; None if there are none."""
+        try:
+            status = (self.folder / "weights.safetensors").stat()
+        except FileNotFoundError:
+            return None
+        return status.st_size, status.st_mtime_ns
 
     def edit(self, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
         """Apply edits and write the card.

@@ -28,6 +28,7 @@ from selfmark.model.card import ModelCard
 from selfmark.naming.edits import edits_to_json, parse_edits
 from selfmark.run.files import FORMAT, write_json
 from selfmark.run.guarded_files import make_folder, read_bytes
+from selfmark.run.json_schema import is_bool, is_count, is_list_of, require_fields
 from selfmark.run.locks import exclusive
 from selfmark.wording import describe_count
 
@@ -308,8 +309,12 @@ def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -
     image = file.image_of(annotation)
     try:
         extra = annotation.values["selfmark"]
-        moved, absent = ({int(landmark) for landmark in extra[name]} for name in ("moved", "absent"))
-        size = int(image.values["width"]), int(image.values["height"])
+        is_landmark_list = is_list_of(lambda value: is_count(value) and value < len(points))
+        lists = {"moved": is_landmark_list, "absent": is_landmark_list}
+        require_fields(extra, lists, {"done": is_bool})
+        require_fields(image.values, {"width": _is_side, "height": _is_side}, {"frame": is_count})
+        moved, absent = set(extra["moved"]), set(extra["absent"])
+        size = image.values["width"], image.values["height"]
         box = annotation.box()
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{annotation.where} was not written by 'selfmark correct': {error}") from error
@@ -319,7 +324,12 @@ def _object_from_coco(file: CocoFile, annotation: CocoAnnotation, points: Any) -
         if visibility > 0
     }
     ref = ImageRef(Path(image.file_name), image.frame(), box, annotation.track())
-    return CorrectedObject(ref, size, ImageCorrection(places, frozenset(absent), bool(extra.get("done"))))
+    return CorrectedObject(ref, size, ImageCorrection(places, frozenset(absent), extra.get("done", False)))
+
+
+def _is_side(value: Any) -> bool:
+    """Return True for a possible width or height of an image in pixels."""
+    return is_count(value) and 1 <= value < MAX_COORDINATE
 
 
 def _to_coco(objects: Iterable[CorrectedObject], card: ModelCard) -> dict[str, Any]:

@@ -72,8 +72,9 @@ def name_landmarks(folder: Path, images: Sequence[str], max_images: int, options
 
     _serve(folder, editor, prepare, "select", options)
     options.print_line(f"names saved in {editor.folder / 'model.json'}")
-    for note in describe_outdated_files(folder, before, editor.read()):
-        options.print_line(note)
+    with suppress(InputError):  # The detector was replaced meanwhile, for example by `refine`.
+        for note in describe_outdated_files(folder, before, editor.read()):
+            options.print_line(note)
 
 
 def correct_landmarks(

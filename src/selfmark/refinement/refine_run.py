@@ -8,6 +8,7 @@ from the original detector.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -54,7 +55,13 @@ from selfmark.refinement.head_training import (
 from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_folder, atomic_open, whole_run
 from selfmark.run.folder import Run
-from selfmark.run.guarded_files import copy_file, remove_folder
+from selfmark.run.guarded_files import (
+    compute_sha256,
+    copy_file,
+    remove_empty_folder,
+    remove_file,
+    remove_folder,
+)
 from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import write_tensors
 from selfmark.sampling import evenly_spaced
@@ -171,6 +178,7 @@ def refine_run(
         detector.runtime,
     )
     network = split_network(detector.psi)
+    _require_free_original(target)
     config = Run.open(folder).config if (folder / "run.json").exists() else Config()
     config = override(config, settings or {})
     refs = list_images(images) if images else list_labeled_images(labels, folder)
@@ -414,6 +422,32 @@ def is_refined(target: Path) -> bool:
     return REFINED in read_card(target).provenance and (original_folder(target) / "model.json").exists()
 
 
+def _require_free_original(target: Path) -> None:
+    """Raise if the original detector would replace a folder that `refine` did not write.
+
+    A folder of `refine` is left over if a refined run was trained again, or if the process was killed.
+    """
+    folder = original_folder(target)
+    if os.path.lexists(folder) and not is_refined(target) and not _is_left_over(folder, target):
+        raise InputError(
+            f"the original detector would replace {folder}, which 'selfmark refine' did not write: move it "
+            "elsewhere or rename it"
+        )
+
+
+def _is_left_over(folder: Path, target: Path) -> bool:
+    """Return True if a folder has only files of a detector, and they are a copy or belong to the same run."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    weights = [path for path in folder.iterdir() if path.name != "model.json"]
+    if any(path.suffix != ".safetensors" for path in weights):
+        return False
+    return target.with_name("run.json").exists() or all(
+        (target / path.name).exists() and compute_sha256(path) == compute_sha256(target / path.name)
+        for path in weights
+    )
+
+
 def _save(
     detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
 ) -> None:
@@ -434,7 +468,8 @@ def _save(
     # The user may edit names at the same time, and another process may refine the same detector.
     with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
         if not is_refined(target):
-            remove_folder(original_folder(target))  # left over if a refined run was trained again
+            _require_free_original(target)
+            remove_folder(original_folder(target))
             with atomic_folder(original_folder(target)) as temporary:
                 for path in target.glob("*.safetensors"):
                     copy_file(path, temporary / path.name)
@@ -488,7 +523,10 @@ def restore_original(folder: Path) -> Path:
         content = serialize_card(replace(card, provenance=provenance))
         with atomic_open(target / "model.json", verify=lambda _: _write_weights(detector, target)) as handle:
             handle.write(content)
-        remove_folder(original)
+        # The user may have put other files into the folder. The card goes first: weights alone are left over.
+        for path in (original / "model.json", *original.glob("*.safetensors")):
+            remove_file(path)
+        remove_empty_folder(original)
     return target
 
 

@@ -131,11 +131,15 @@ class ReportData:
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
-    """Write `folder`/index.html atomically, and return its path."""
+    """Write `folder`/index.html atomically, and return its path.
+
+    Raises:
+        UnsafeFile: If `folder`, which is a part of the output folder, is a link.
+    """
     page = _load_template().render(_build_template_values(data), charts=charts, scatter=scatter)
     target = folder / "index.html"
     with report_write_errors(target):
-        make_folders(folder)
+        make_folders(folder, below=folder.parent)
         # File names that are not valid text contain lone surrogates, which UTF-8 cannot encode.
         write_text(page, target, errors="replace")
     return target

@@ -159,6 +159,18 @@ def make_folders(folder: Path, below: Path | None = None) -> None:
         make_folder(root.joinpath(*names[: depth + 1]))
 
 
+def require_no_links(folder: Path, below: Path) -> None:
+    """Raise if a component of a folder below the output folder `below` is a link; it need not exist.
+
+    Commands that compute for minutes call it first; `make_folders` repeats the check when it is too late.
+    """
+    path = below
+    for name in folder.relative_to(below).parts:
+        path /= name
+        if path.is_symlink():
+            raise build_link_error(path)
+
+
 def _make_subfolder(name: str, parent: int, path: Path) -> None:
     try:
         os.mkdir(name, dir_fd=parent)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from selfmark.errors import InputError
 from selfmark.run.files import read_json
@@ -110,6 +111,28 @@ def require_written_by_selfmark(outputs: Iterable[Path], record: Path, advice: s
         )
 
 
+def read_record(path: Path, advice: str, fields: Iterable[str] = ("selfmark",)) -> dict[str, Any] | None:
+    """Read a JSON file of results that a command is about to replace; return None if there is none.
+
+    Args:
+        path: The file.
+        advice: What to do instead, for the message.
+        fields: Fields that every such file of selfmark has.
+
+    Raises:
+        InputError: The file was not written by selfmark.
+    """
+    if not path.exists():
+        return None
+    try:
+        record = dict(read_json(path))
+    except (InputError, TypeError, ValueError):
+        record = {}
+    if not record.keys() >= set(fields):
+        raise InputError(f"{path} was not written by selfmark and would be replaced: {advice}")
+    return record
+
+
 def require_same_model(
     path: Path, model: str, run: Path, advice: str = _OTHER_FOLDER, *, allow_earlier: bool = False
 ) -> None:
@@ -122,14 +145,9 @@ def require_same_model(
         advice: What to do instead, for the message.
         allow_earlier: Whether results of an earlier model of the same run may be replaced.
     """
-    if not path.exists():
+    record = read_record(path, advice)
+    if record is None:
         return
-    try:
-        record = dict(read_json(path))
-    except (InputError, TypeError, ValueError):
-        record = {}
-    if "selfmark" not in record:
-        raise InputError(f"{path} was not written by selfmark and would be replaced: {advice}")
     source = record.get("run", "unknown")
     is_earlier = source == str(run)
     if record.get("model") in (None, model) or (is_earlier and allow_earlier):

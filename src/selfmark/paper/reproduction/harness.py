@@ -51,7 +51,7 @@ from selfmark.paper.reproduction.workspace import OpenListener, Workspace, is_jo
 from selfmark.report.embedding import require_tsne
 from selfmark.run.devices import select_device
 from selfmark.run.files import read_json, write_text
-from selfmark.run.guarded_files import make_folders
+from selfmark.run.guarded_files import make_folders, require_no_links
 from selfmark.run.torchrun_environment import read_count
 from selfmark.weights_cache import PUBLISHED_WEIGHTS, cache_folder, pop_license_notice
 
@@ -114,6 +114,8 @@ def reproduce_tables(
         require_matplotlib()  # Raise now, not after hours of training.
     if any(experiment.kind == "map" for experiment in experiments):
         require_tsne()
+    for name in ("data", "trainings", "measurements", "failed", "claims"):
+        require_no_links(output / name, below=output)
     rank, device = _select_own_device(options.device)
     datasets = DatasetCache(data, output / "data")
     missing_datasets = _find_missing(experiments, datasets, options.allow_missing, log)

@@ -43,7 +43,7 @@ from selfmark.run.files import (
     write_text,
 )
 from selfmark.run.guarded_files import build_link_error
-from selfmark.run.json_schema import is_point_name
+from selfmark.run.json_schema import is_count, is_dict_of, is_point_name, is_text, require_fields
 
 _MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
 _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks need far less
@@ -55,6 +55,8 @@ REFINED = "refined"
 
 SMOOTHING = "smoothing"
 """Key of `provenance` in the card of smoothed landmarks; such a card is never written to model.json."""
+
+_SHOWN_PROVENANCE = {"features": is_dict_of(is_text), "images": is_count, "landmarks": is_text}
 
 Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax", "embedding"]
 """The kind of network.
@@ -272,7 +274,9 @@ def _parse_partners(values: Any, landmarks: int) -> tuple[int, ...]:
 
 
 def _parse_provenance(values: Any) -> dict[str, Any]:
-    provenance = dict(values)
+    require_fields(values, {}, _SHOWN_PROVENANCE)
+    # Only `predict --smooth` may state this: tables get columns because of it.
+    provenance = {name: value for name, value in values.items() if name != SMOOTHING}
     json.dumps(provenance, allow_nan=False)  # raises for NaN and infinity, which selfmark never writes
     return provenance
 

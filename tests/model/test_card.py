@@ -130,6 +130,15 @@ def test_a_card_cannot_claim_that_landmarks_were_smoothed(tmp_path: Path) -> Non
     assert read_card(tmp_path).provenance == {"seed": 3}
 
 
+def test_a_deeply_nested_card_is_refused(tmp_path: Path) -> None:
+    write_card(CARD, tmp_path)
+    path = tmp_path / "model.json"
+    nested = '"provenance": {"x": ' + "[" * 900 + "]" * 900
+    path.write_text(path.read_text().replace('"provenance": {', nested))
+    with pytest.raises(InputError, match="not valid JSON: it is nested too deeply"):
+        read_card(tmp_path)
+
+
 def test_colors_are_chosen_by_the_user_or_from_the_palette() -> None:
     assert landmark_colors(CARD) == palette(3)
     assert landmark_colors(EDITED) == (palette(3)[0], "#102030", palette(3)[2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import io
-import json
 import os
 import re
 import reprlib
@@ -17,6 +16,7 @@ from typing import Any
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
 from selfmark.run.guarded_files import open_to_read, physical_memory, read_bytes
+from selfmark.run.json_schema import parse_json
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (
@@ -163,11 +163,9 @@ def read_json_input(path: Path) -> Any:
     """Read a JSON file; raise if it is not valid, or if a text in it is not valid Unicode."""
     text = read_text_input(path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
     if _SURROGATE.search(text):
         _require_utf8_texts(content, path)
     return content

@@ -53,7 +53,8 @@ def require_input(item: str | Path) -> Path:
         path = Path(item).expanduser()
     except RuntimeError as error:  # ~name of an unknown user
         raise InputError(f"there is no file or folder {item}: {error}") from error
-    if not (path_is(path, Path.is_dir) or path_is(path, Path.is_file) or glob.has_magic(str(path))):
+    is_pattern = glob.has_magic(str(path)) and "\0" not in str(path)
+    if not (path_is(path, Path.is_dir) or path_is(path, Path.is_file) or is_pattern):
         raise InputError(f"there is no file or folder {path}; check the path")
     return path
 
@@ -122,6 +123,13 @@ def require_utf8(name: str, description: str) -> None:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"{description} {name!a} is not valid UTF-8; rename it") from error
+
+
+def require_file_name(name: str, description: str) -> None:
+    """Raise if a name cannot be that of a file or cannot be encoded as UTF-8."""
+    if "\0" in name:
+        raise InputError(f"{description} {name!a} has a null character, which no file can have: correct it")
+    require_utf8(name, description)
 
 
 def read_text_input(path: Path) -> str:

@@ -139,6 +139,11 @@ def test_a_deeply_nested_card_is_refused(tmp_path: Path) -> None:
         read_card(tmp_path)
 
 
+def test_repeated_edges_of_a_skeleton_are_read_once(tmp_path: Path) -> None:
+    write_card(replace(CARD, skeleton=((2, 0), (0, 1), (0, 2), (1, 1)) * 1_000), tmp_path)
+    assert read_card(tmp_path).skeleton == ((2, 0), (0, 1))
+
+
 def test_colors_are_chosen_by_the_user_or_from_the_palette() -> None:
     assert landmark_colors(CARD) == palette(3)
     assert landmark_colors(EDITED) == (palette(3)[0], "#102030", palette(3)[2])

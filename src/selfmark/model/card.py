@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 import reprlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -209,6 +210,19 @@ def visible_card(card: ModelCard) -> ModelCard:
     )
 
 
+def distinct_edges(edges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the edges of a skeleton once each; an edge from a landmark to itself is left out.
+
+    >>> distinct_edges([(2, 0), (0, 1), (0, 2), (1, 1)])
+    ((2, 0), (0, 1))
+    """
+    unique: dict[tuple[int, int], tuple[int, int]] = {}
+    for a, b in edges:
+        if a != b:
+            unique.setdefault((min(a, b), max(a, b)), (a, b))
+    return tuple(unique.values())
+
+
 def _card_from_json(values: Any, path: Path) -> ModelCard:
     """Check the content of model.json and convert it to a card; raise an InputError if it is not valid."""
     require_format(values, path)
@@ -293,7 +307,7 @@ def _parse_edges(values: Any, landmarks: int) -> tuple[tuple[int, int], ...]:
     edges = tuple((int(a), int(b)) for a, b in values)
     if any(not 0 <= end < landmarks for edge in edges for end in edge):
         raise ValueError("the skeleton connects landmarks that do not exist")
-    return edges
+    return distinct_edges(edges)
 
 
 def _parse_colors(values: Any, landmarks: int) -> tuple[str, ...]:

@@ -135,7 +135,16 @@ def _flatten(settings: config.Config) -> dict[str, object]:
     return flat_settings
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text"])
+_HUGE_NUMBERS = (
+    "seed: " + ":".join(["59"] * 3000),
+    "seed: 0x" + "f" * 5000,
+    "M: " + ":".join(["59"] * 200) + ".5",
+    ":".join(["59"] * 3000) + ": 1",
+    "seed: !!int " + "59:" * 3000 + "59",
+)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "{", "K: [1\n", "\x00", "just text", *_HUGE_NUMBERS])
 def test_the_error_for_unreadable_yaml_names_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)

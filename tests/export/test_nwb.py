@@ -23,7 +23,7 @@ from selfmark.points import Landmarks
 from tests.export.eared_animal import CARD, EDGES, NAMES, make_random_prediction
 
 pynwb = pytest.importorskip("pynwb")
-pytest.importorskip("ndx_pose")
+ndx_pose = pytest.importorskip("ndx_pose")
 
 
 def _write_clip(path: Path, frames: int, rate: float) -> Path:
@@ -103,6 +103,24 @@ def test_one_landmark_without_edges_is_stored(tmp_path: Path) -> None:
         pose = handle.read().processing["behavior"]["PoseEstimation"]
         assert pose.skeleton.edges.shape == (0, 2)
         assert pose["dot"].data[:].tolist() == [[1, 1]]
+
+
+def test_names_that_a_pose_uses_itself_get_an_underscore(tmp_path: Path) -> None:
+    names = (*sorted(nwb._RESERVED_NAMES), *ndx_pose.PoseEstimation.__nwbfields__, "a.b", "...")
+    names = tuple(dict.fromkeys(names))
+    count = len(names)
+    card = ModelCard(names, tuple(range(count)), (), Images(), Network(), "parabola", False, {})
+    xy = np.arange(2 * count, dtype=np.float32).reshape(1, count, 2)
+    landmarks = Landmarks(xy, np.ones((1, count), np.float32), names)
+    path = write_nwb([Prediction((ImageRef(Path("x.png")),), np.array([[9, 9]]), landmarks)], card, tmp_path)
+    assert not pynwb.validate(path=str(path))
+    with pynwb.NWBHDF5IO(str(path), "r") as handle:
+        pose = handle.read().processing["behavior"]["PoseEstimation"]
+        assert pose.skeleton.nodes[:].tolist() == list(names)
+        for index, name in enumerate(names):
+            series = pose[f"{name}_" if name in nwb._RESERVED_NAMES else name]
+            assert series.data[:].tolist() == xy[:, index].tolist()
+            assert series.description == f"Landmark {name}"
 
 
 def test_errors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -43,6 +44,15 @@ def _assert_equal(instance: object, prediction: Prediction, row: int) -> None:
     points = instance.points  # type: ignore[attr-defined]
     np.testing.assert_array_equal(points["score"], prediction.landmarks.score[row])
     assert list(points["name"]) == list(NAMES)
+
+
+def test_a_skeleton_that_a_project_has_no_room_for_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    card = replace(CARD, names=tuple(name * 5_000 for name in NAMES))
+    prediction = make_random_prediction([_write_picture(tmp_path / "a.png", (40, 30))], (40, 30), 0)
+    with pytest.raises(InputError, match="use shorter names or fewer edges") as caught:
+        write_slp([prediction], card, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
 def test_slp_keeps_points_scores_and_skeleton(tmp_path: Path) -> None:

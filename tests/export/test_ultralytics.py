@@ -11,6 +11,7 @@ import ast
 import importlib.util
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def _read(folder: Path) -> dict[str, tuple[tuple[int, int], np.ndarray, np.ndarr
         with Image.open(image) as opened:
             labels[image.stem] = (opened.size, rows[:, 1:5], rows[:, 5:].reshape(len(rows), -1, 3))
     return labels
+
+
+def test_unusual_names_are_read_back_from_the_yaml_file() -> None:
+    names = ("a\x85b", "\x85", "a\u2028b", "a\n b")
+    data = yaml.safe_load(ultralytics_module._build_data_yaml(replace(CARD, names=names)))
+    assert (data["kpt_names"], data["node_names"]) == ({0: list(names)}, list(names))
 
 
 def _compile_ultralytics_check() -> Callable[[tuple[Any, ...]], Any]:

@@ -401,9 +401,10 @@ def test_boxes_must_consist_of_finite_floats(tmp_path: Path, box: str) -> None:
 
 def test_deeply_nested_json_is_rejected(tmp_path: Path) -> None:
     labels = tmp_path / "labels.json"
-    labels.write_text("[" * 200_000)
-    with pytest.raises(InputError, match="not valid JSON"):
-        list_images([labels])
+    for text in ("[" * 200_000, "[" * 51 + "]" * 51):
+        labels.write_text(text)
+        with pytest.raises(InputError, match="not valid JSON: it is nested too deeply"):
+            list_images([labels])
 
 
 def test_large_tracks_and_frames_are_unchanged_after_writing_and_reading_json() -> None:

@@ -113,12 +113,14 @@ def _load_mapped(run: Path) -> MappedDetector:
 
 @pytest.mark.parametrize("scale", [1, 3])
 def test_mapped_points_are_in_original_pixels(run: Path, tmp_path: Path, scale: int) -> None:
-    labels = _write_labels(tmp_path / "few", _draw_shapes(30), scale, skeleton=[[1, 3], [2, 3]])
+    labels = _write_labels(tmp_path / "few", _draw_shapes(30), scale, skeleton=[[1, 3], [2, 3], [3, 1]])
     learned = learn_map(run, labels)
     assert learned.path == run / "model" / "map.json"
     new_shapes = _draw_shapes(6, seed=1)
     images = _write_labels(tmp_path / "fresh", new_shapes, scale).parent / "images"
-    predicted = _load_mapped(run)(images)
+    mapped = _load_mapped(run)
+    assert mapped.card.skeleton == ((0, 2), (1, 2)), "repeated edges are left out"
+    predicted = mapped(images)
     assert predicted.names == tuple(NAMES)
     expected = (np.einsum("lk,nkc->nlc", BLEND, new_shapes) + 0.5) * scale - 0.5
     error = np.linalg.norm(predicted.xy - expected, axis=2) / scale

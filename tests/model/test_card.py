@@ -18,6 +18,7 @@ from selfmark.config import Images, Network
 from selfmark.detector import Detector, detector_fingerprint
 from selfmark.errors import InputError
 from selfmark.model.card import (
+    SMOOTHING,
     ModelCard,
     landmarks_without_partner,
     read_card,
@@ -111,6 +112,9 @@ def test_a_card_of_an_older_version_with_fewer_fields_is_read(tmp_path: Path) ->
         ({"trust": [0.5, 1.5, 0]}, "trust must be between 0 and 1"),
         ({"trust": [0.5, None, 0]}, "valid model description"),
         ({"verdict": "great"}, "unknown value 'great' of 'verdict'"),
+        ({"provenance": [["seed", 0]]}, "a JSON object was expected"),
+        ({"provenance": {"features": {"name": "\ud800"}}}, "not a valid value of 'features'"),
+        ({"provenance": {"images": -1}}, "not a valid value of 'images'"),
     ],
 )
 def test_an_invalid_card_raises(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -119,6 +123,25 @@ def test_an_invalid_card_raises(changes: dict[str, Any], message: str, tmp_path:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(InputError, match=message):
         read_card(tmp_path)
+
+
+def test_a_card_cannot_claim_that_landmarks_were_smoothed(tmp_path: Path) -> None:
+    write_card(replace(CARD, provenance={"seed": 3, SMOOTHING: "kalman"}), tmp_path)
+    assert read_card(tmp_path).provenance == {"seed": 3}
+
+
+def test_a_deeply_nested_card_is_refused(tmp_path: Path) -> None:
+    write_card(CARD, tmp_path)
+    path = tmp_path / "model.json"
+    nested = '"provenance": {"x": ' + "[" * 900 + "]" * 900
+    path.write_text(path.read_text().replace('"provenance": {', nested))
+    with pytest.raises(InputError, match="not valid JSON: it is nested too deeply"):
+        read_card(tmp_path)
+
+
+def test_repeated_edges_of_a_skeleton_are_read_once(tmp_path: Path) -> None:
+    write_card(replace(CARD, skeleton=((2, 0), (0, 1), (0, 2), (1, 1)) * 1_000), tmp_path)
+    assert read_card(tmp_path).skeleton == ((2, 0), (0, 1))
 
 
 def test_colors_are_chosen_by_the_user_or_from_the_palette() -> None:

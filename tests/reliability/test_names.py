@@ -103,6 +103,17 @@ def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
         list_images([tmp_path / "set.json"])
 
 
+def test_a_null_character_in_any_name_of_a_list_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    for name, frame in (("b\0.jpg", None), ("b\0.mp4", 1)):
+        images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": name, "frame": frame}]
+        (tmp_path / "set.json").write_text(json.dumps({"images": images}))
+        with pytest.raises(InputError, match=r"b\\x00.* has a null character"):
+            list_images([tmp_path / "set.json"])
+    with pytest.raises(InputError, match="there is no file"):
+        list_images(["a\0/*.png"])
+
+
 def test_messages_contain_no_terminal_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selfmark("discover", tmp_path / "\x1b[2J[/red]\n.png", "-o", tmp_path / "run") == 2
     message = capsys.readouterr().err

@@ -28,6 +28,27 @@ import yaml
 
 from selfmark.errors import InputError, suggest
 
+# PyYAML does not catch errors raised while it constructs dates, numbers and keys.
+_YAML_ERRORS = (
+    *(yaml.YAMLError, ValueError, TypeError, LookupError),
+    *(AttributeError, ArithmeticError, RecursionError),
+)
+_MAX_DIGITS = 1_000  # characters of a number; Python does not print whole numbers of more than 4,300 digits
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe loader that refuses huge numbers: YAML 1.1 has them in base 16 and 60 (59:59) too."""
+
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        if len(node.value) > _MAX_DIGITS:
+            raise ValueError(f"a number has more than {_MAX_DIGITS:,} characters")
+        is_int = node.tag == "tag:yaml.org,2002:int"
+        return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
+
 
 def parse_yaml(text: str, source: str) -> Any:
     """Parse YAML.
@@ -40,9 +61,8 @@ def parse_yaml(text: str, source: str) -> Any:
         InputError: if the text is not valid YAML.
     """
     try:
-        return yaml.safe_load(text)
-    # PyYAML does not catch errors raised while it constructs dates, numbers and keys.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        return yaml.load(text, _Loader)
+    except _YAML_ERRORS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{source} is not valid YAML: {reason}") from error
 

@@ -28,6 +28,7 @@ from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import compute_sha256, make_folder
+from selfmark.run.json_schema import parse_json
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
 Progress = Callable[[int, int], None]
@@ -149,7 +150,7 @@ def _read(path: Path, fingerprint: str, num_refs: int, num_landmarks: int) -> Ca
         if metadata.get("fingerprint") != fingerprint:
             return None
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        cached = CachedPredictions(**arrays, skipped=tuple(json.loads(metadata["skipped"])))
+        cached = CachedPredictions(**arrays, skipped=tuple(parse_json(metadata["skipped"])))
         return cached if _is_usable(cached, num_refs, num_landmarks) else None
     except (InputError, KeyError, TypeError, ValueError):
         return None

@@ -23,6 +23,11 @@ from selfmark.model.card import ModelCard
 from selfmark.points import FloatArray
 
 _INSTALL = "pynwb ndx-pose"
+_RESERVED_NAMES = {
+    *(".", "..", "namespace", "neurodata_type", "object_id"),  # in every object of an NWB file
+    *("description", "device", "dimensions", "scorer", "source_software"),  # in a `PoseEstimation`
+    *("labeled_video", "labeled_videos", "original_videos", "source_video"),
+}
 _ORIGIN = "(0, 0) is the center of the top left pixel; x grows to the right, y downwards"
 
 
@@ -32,7 +37,7 @@ def write_nwb(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     Times are seconds from the start of the video. Still images have no time and are placed one second apart.
     """
     pynwb, ndx_pose = require_package("pynwb", _INSTALL), require_package("ndx_pose", _INSTALL)
-    require_unique_names(map(_to_hdf5_name, card.names), "NWB")
+    require_unique_names(map(_to_series_name, card.names), "NWB")
     require_writable(folder)
     tables = gather_tables(predictions)
 
@@ -88,7 +93,7 @@ def _build_series(
         trust = format_trust(card, index)
         series.append(
             ndx_pose.PoseEstimationSeries(
-                name=_to_hdf5_name(name),
+                name=_to_series_name(name),
                 description=f"Landmark {name}, {trust}" if trust else f"Landmark {name}",
                 data=table.xy[rows, index],
                 unit="pixels",
@@ -146,6 +151,16 @@ def _compute_times(table: PoseTable) -> tuple[FloatArray, float]:
             f"{table.paths[0]} does not state its frame rate, which NWB needs; convert the video first"
         )
     return video.seconds[table.frame], video.rate
+
+
+def _to_series_name(name: str) -> str:
+    """Return the name of a landmark's series, which must differ from other names in its `PoseEstimation`.
+
+    >>> _to_series_name("scorer"), _to_series_name("nose")
+    ('scorer_', 'nose')
+    """
+    series_name = _to_hdf5_name(name)
+    return f"{series_name}_" if series_name in _RESERVED_NAMES else series_name
 
 
 def _to_hdf5_name(name: str) -> str:

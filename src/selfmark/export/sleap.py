@@ -35,7 +35,7 @@ def write_slp(predictions: Iterable[Prediction], card: ModelCard, folder: Path) 
     labels = _build_labels(sio, gather_tables(predictions), card)
     path = folder / "landmarks.slp"
     with output_file(path) as temporary:
-        save_hdf5(temporary, lambda target: sio.save_slp(labels, str(target), verbose=False))
+        save_hdf5(temporary, partial(_save_project, sio, labels))
     return path
 
 
@@ -59,6 +59,18 @@ def write_analysis(predictions: Iterable[Prediction], card: ModelCard, folder: P
             temporary = files.enter_context(output_file(path))
             save_hdf5(temporary, partial(_save_analysis, sio, labels, number))
     return paths[0] if len(paths) == 1 else folder
+
+
+def _save_project(sio: ModuleType, labels: Any, path: Path) -> None:
+    try:
+        sio.save_slp(labels, str(path), verbose=False)
+    except ValueError as error:
+        if "attribute limit" not in str(error):
+            raise
+        raise InputError(
+            "the names and edges of this skeleton need more than the 64,000 bytes that a SLEAP project has "
+            "for them; use shorter names or fewer edges, or another format"
+        ) from error
 
 
 def _save_analysis(sio: ModuleType, labels: Any, video: int, path: Path) -> None:

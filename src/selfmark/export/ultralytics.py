@@ -77,7 +77,18 @@ def _build_data_yaml(card: ModelCard) -> str:
         "skeleton": [list(edge) for edge in card.skeleton],
         **trust_entries(card),
     }
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Safe dumper that escapes U+0085, a line end in YAML, which is otherwise read back as a space."""
+
+    def represent_text(self, text: str) -> yaml.Node:
+        style = '"' if "\x85" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 # --- Labels ----------------------------------------------------------------------------------------

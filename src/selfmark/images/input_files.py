@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import io
-import json
 import os
 import re
 import reprlib
@@ -17,6 +16,7 @@ from typing import Any
 from selfmark.errors import InputError
 from selfmark.image_ref import Box
 from selfmark.run.guarded_files import open_to_read, physical_memory, read_bytes
+from selfmark.run.json_schema import parse_json
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (
@@ -53,7 +53,8 @@ def require_input(item: str | Path) -> Path:
         path = Path(item).expanduser()
     except RuntimeError as error:  # ~name of an unknown user
         raise InputError(f"there is no file or folder {item}: {error}") from error
-    if not (path_is(path, Path.is_dir) or path_is(path, Path.is_file) or glob.has_magic(str(path))):
+    is_pattern = glob.has_magic(str(path)) and "\0" not in str(path)
+    if not (path_is(path, Path.is_dir) or path_is(path, Path.is_file) or is_pattern):
         raise InputError(f"there is no file or folder {path}; check the path")
     return path
 
@@ -124,6 +125,13 @@ def require_utf8(name: str, description: str) -> None:
         raise InputError(f"{description} {name!a} is not valid UTF-8; rename it") from error
 
 
+def require_file_name(name: str, description: str) -> None:
+    """Raise if a name cannot be that of a file or cannot be encoded as UTF-8."""
+    if "\0" in name:
+        raise InputError(f"{description} {name!a} has a null character, which no file can have: correct it")
+    require_utf8(name, description)
+
+
 def read_text_input(path: Path) -> str:
     """Read a UTF-8 text file, with or without a byte order mark; all line ends become newlines."""
     try:
@@ -163,11 +171,9 @@ def read_json_input(path: Path) -> Any:
     """Read a JSON file; raise if it is not valid, or if a text in it is not valid Unicode."""
     text = read_text_input(path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from error
     if _SURROGATE.search(text):
         _require_utf8_texts(content, path)
     return content

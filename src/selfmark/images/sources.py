@@ -19,8 +19,8 @@ from selfmark.images.input_files import (
     parse_box,
     path_is,
     read_text_lines,
+    require_file_name,
     require_input,
-    require_utf8,
 )
 
 
@@ -47,9 +47,10 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     if not inputs:
         raise InputError("no images were given; pass a folder, image files, a video, a list or a COCO file")
     refs = [ref for item in inputs for ref in _list_input(item, every)]
-    resolved_paths = {path: Path(os.path.realpath(path)) for path in {ref.path for ref in refs}}
-    for path in resolved_paths:
-        require_utf8(str(path), "the file name")
+    paths = {ref.path for ref in refs}
+    for path in paths:
+        require_file_name(str(path), "the file name")
+    resolved_paths = {path: Path(os.path.realpath(path)) for path in paths}
     unique: dict[tuple[Path, int | None, Box | None, int | None], ImageRef] = {}
     for ref in refs:
         unique.setdefault((resolved_paths[ref.path], ref.frame, ref.box, ref.track), ref)

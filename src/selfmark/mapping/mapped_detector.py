@@ -29,7 +29,7 @@ from selfmark.detector import Detector, NetworkLandmarks, detector_fingerprint
 from selfmark.errors import InputError, report_write_errors
 from selfmark.mapping.model_selection import FitOptions
 from selfmark.mapping.point_map import PointMap
-from selfmark.model.card import model_folder
+from selfmark.model.card import distinct_edges, model_folder
 from selfmark.points import FloatArray
 from selfmark.run.files import FORMAT, read_json, require_format, strip_temporary, to_json, write_json
 from selfmark.run.guarded_files import remove_file
@@ -276,7 +276,7 @@ class MappedDetector(Detector):
             detector.card,
             names=mapping.names,
             mirror=mapping.mirror or tuple(range(len(mapping.names))),
-            skeleton=mapping.skeleton,
+            skeleton=distinct_edges(mapping.skeleton),
             # The user chose colors, hidden landmarks and confirmations for the landmarks, not for the points.
             colors=(),
             hidden=(),

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 import reprlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -43,7 +44,7 @@ from selfmark.run.files import (
     write_text,
 )
 from selfmark.run.guarded_files import build_link_error
-from selfmark.run.json_schema import is_point_name
+from selfmark.run.json_schema import is_count, is_dict_of, is_point_name, is_text, require_fields
 
 _MAX_LANDMARKS = 10_000  # a model.json with more landmarks is rejected
 _MAX_BYTES = 64 << 20  # size limit of model.json; even _MAX_LANDMARKS landmarks need far less
@@ -55,6 +56,8 @@ REFINED = "refined"
 
 SMOOTHING = "smoothing"
 """Key of `provenance` in the card of smoothed landmarks; such a card is never written to model.json."""
+
+_SHOWN_PROVENANCE = {"features": is_dict_of(is_text), "images": is_count, "landmarks": is_text}
 
 Architecture = Literal["hourglass", "encoder", "zero-shot", "soft-argmax", "embedding"]
 """The kind of network.
@@ -207,6 +210,19 @@ def visible_card(card: ModelCard) -> ModelCard:
     )
 
 
+def distinct_edges(edges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the edges of a skeleton once each; an edge from a landmark to itself is left out.
+
+    >>> distinct_edges([(2, 0), (0, 1), (0, 2), (1, 1)])
+    ((2, 0), (0, 1))
+    """
+    unique: dict[tuple[int, int], tuple[int, int]] = {}
+    for a, b in edges:
+        if a != b:
+            unique.setdefault((min(a, b), max(a, b)), (a, b))
+    return tuple(unique.values())
+
+
 def _card_from_json(values: Any, path: Path) -> ModelCard:
     """Check the content of model.json and convert it to a card; raise an InputError if it is not valid."""
     require_format(values, path)
@@ -272,7 +288,9 @@ def _parse_partners(values: Any, landmarks: int) -> tuple[int, ...]:
 
 
 def _parse_provenance(values: Any) -> dict[str, Any]:
-    provenance = dict(values)
+    require_fields(values, {}, _SHOWN_PROVENANCE)
+    # Only `predict --smooth` may state this: tables get columns because of it.
+    provenance = {name: value for name, value in values.items() if name != SMOOTHING}
     json.dumps(provenance, allow_nan=False)  # raises for NaN and infinity, which selfmark never writes
     return provenance
 
@@ -289,7 +307,7 @@ def _parse_edges(values: Any, landmarks: int) -> tuple[tuple[int, int], ...]:
     edges = tuple((int(a), int(b)) for a, b in values)
     if any(not 0 <= end < landmarks for edge in edges for end in edge):
         raise ValueError("the skeleton connects landmarks that do not exist")
-    return edges
+    return distinct_edges(edges)
 
 
 def _parse_colors(values: Any, landmarks: int) -> tuple[str, ...]:

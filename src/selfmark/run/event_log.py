@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from selfmark.run.json_schema import (
     is_none_or,
     is_number,
     is_text,
+    parse_json,
     require_fields,
 )
 
@@ -87,10 +87,10 @@ def parse_events(text: str) -> list[Event]:
     events: list[Event] = []
     for line in text.splitlines():
         try:
-            event = json.loads(line)
+            event = parse_json(line)
             require_fields(event, {"event": is_text}, _OPTIONAL)
             require_fields(event, _FIELDS.get(event["event"], {}))
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
         events.append(event)
     return events

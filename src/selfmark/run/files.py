@@ -32,7 +32,7 @@ from selfmark.run.guarded_files import (
     require_same_folder,
     sync,
 )
-from selfmark.run.json_schema import is_list_of, is_number, is_object, require_fields
+from selfmark.run.json_schema import is_list_of, is_number, is_object, parse_json, require_fields
 
 FORMAT = 1  # version of run folders and models; increased by changes that older versions cannot read
 
@@ -431,8 +431,8 @@ def read_json(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> Any:
     """
     text = read_text(path, max_bytes)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
 
 

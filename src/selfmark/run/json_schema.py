@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -12,10 +14,37 @@ from selfmark.errors import InputError
 
 _MAX_NUMBER = 1e15  # far above any count, time or error; a float holds all whole numbers up to it exactly
 
+_MAX_NESTING = 50  # lists and objects inside each other; real files have fewer than 10
+
 MAX_NAME_LENGTH = 1_000  # characters in the name of a landmark or point
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # besides lone surrogates
 
 Check = Callable[[Any], bool]
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON text whose lists and objects are not nested so deeply that recursive functions fail.
+
+    >>> parse_json('{"points": [[1, 2], [3, 4]]}')
+    {'points': [[1, 2], [3, 4]]}
+    >>> parse_json("[" * 51 + "]" * 51)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+
+    Raises:
+        ValueError: if the text is not JSON, or has more than 50 levels.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    items: Iterable[Any] = [content]
+    for _ in range(_MAX_NESTING + 1):
+        containers = [item for item in items if isinstance(item, (dict, list))]
+        if not containers:
+            return content
+        items = chain.from_iterable(item.values() if isinstance(item, dict) else item for item in containers)
+    raise ValueError("it is nested too deeply")
 
 
 def is_number(value: Any) -> bool:

@@ -130,6 +130,7 @@ def _select_values(run: dict[str, Any]) -> dict[str, Any]:
         "second_run_error": second,
         "kind_separation": _round_values([run["checks"]["kind_separation"]], 3)[0],
         "duplicates": run["checks"]["duplicates"],
+        "spread": _round_values(run["checks"]["spread"]),
         **checks,
     }
 
@@ -314,8 +315,6 @@ def judge_forward_share(forward_share: float, settings: Evaluation) -> str:
 def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
     """Fit the weights of the expected error of landmarks, then those of the expected error of runs.
 
-    In the fit to landmarks, every run has the same total weight.
-
     Args:
         runs: runs that `gather_runs` returned.
         is_verified: whether the second run is part of the evidence. Runs whose second training collapsed are
@@ -325,16 +324,30 @@ def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
         runs = [run for run in runs if run["second_run_error"] is not None]
     inputs = [_build_columns(run, is_verified) for run in runs]
     targets = [np.clip(np.array(run["landmark_shares"]), 0, MAX_ERROR) for run in runs]
-    weight = np.concatenate([np.full(len(target), 1 / len(target)) for target in targets])
-    stacked = np.concatenate(inputs)
-    penalty = RIDGE * len(runs) * np.diag([0.0] + [1.0] * (stacked.shape[1] - 1))
-    gram = (stacked * weight[:, None]).T @ stacked + penalty
-    solution = np.linalg.solve(gram, (stacked * weight[:, None]).T @ np.concatenate(targets))
+    solution = solve_weighted_ridge(inputs, targets)
     expected = [np.maximum(columns @ solution, 0) for columns in inputs]
     best_errors = np.array([np.quantile(errors, Evaluation().best_fraction) for errors in expected])
     forward = np.clip([run["forward_share"] for run in runs], 0, MAX_ERROR)
     line = np.linalg.lstsq(np.stack([np.ones(len(best_errors)), best_errors], axis=1), forward, rcond=None)[0]
     return Weights(*(tuple(round(float(value), 2) for value in values) for values in (solution, line)))
+
+
+def solve_weighted_ridge(inputs: list[FloatArray], targets: list[FloatArray]) -> FloatArray:
+    """Fit landmarks by ridge regression; every run has the same total weight.
+
+    Args:
+        inputs: [K, C] inputs of the landmarks of each run; the first column is 1 and is not penalized.
+        targets: [K] errors of the landmarks of each run.
+
+    Returns:
+        [C] weights.
+    """
+    weight = np.concatenate([np.full(len(target), 1 / len(target)) for target in targets])
+    stacked = np.concatenate(inputs)
+    penalty = RIDGE * len(inputs) * np.diag([0.0] + [1.0] * (stacked.shape[1] - 1))
+    gram = (stacked * weight[:, None]).T @ stacked + penalty
+    solution: FloatArray = np.linalg.solve(gram, (stacked * weight[:, None]).T @ np.concatenate(targets))
+    return solution
 
 
 def _fit_settings(runs: list[dict[str, Any]]) -> Evaluation:

@@ -116,18 +116,46 @@ def recorded_runs() -> list[dict[str, Any]]:
     return runs
 
 
-def test_the_published_table_and_weights_follow_from_the_recorded_runs(
-    recorded_runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def trust_model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module benchmarks/trust/trust_model.py; other modules beside it can be imported, too."""
     for folder in ("benchmarks", "benchmarks/trust"):
         monkeypatch.syspath_prepend(ROOT / folder)
-    trust_model = importlib.import_module("trust_model")
+    return importlib.import_module("trust_model")
+
+
+def test_the_published_table_and_weights_follow_from_the_recorded_runs(
+    recorded_runs: list[dict[str, Any]], trust_model: Any
+) -> None:
     published = json.loads((ROOT / "docs" / "results" / "trust.json").read_text())
     measured = json.loads(json.dumps(trust_model.measure(recorded_runs)))
     assert {name: published[name] for name in measured} == measured
     settings = Evaluation()
     for name, weights in published["weights"].items():
         assert list(getattr(settings, name)) == weights
+
+
+def test_the_later_runs_are_judged_with_weights_that_never_saw_them(trust_model: Any) -> None:
+    noise_floor = importlib.import_module("noise_floor")
+    results = ROOT / "docs" / "results"
+    content = json.loads((results / "trust-runs.json").read_text())
+    published = json.loads((results / "trust.json").read_text())["later_runs"]
+    measured = json.loads(json.dumps(trust_model.measure_later(content["runs"], content["later_runs"])))
+    assert {name: published[name] for name in measured} == measured
+    # The verdict on a run does not depend on other later runs.
+    last_run = content["later_runs"][-1:]
+    assert trust_model.measure_later(content["runs"], last_run)["verdicts"] == published["verdicts"][-1:]
+    row = json.loads((results / "trust_noise.json").read_text())["rows"][-3]
+    assert noise_floor.try_correction(content["later_runs"], row["noise"], row["best_fraction"]) == row
+
+
+def test_the_attainable_accuracy_agrees_with_simulated_estimates(trust_model: Any) -> None:
+    rng = np.random.default_rng(0)
+    forward = rng.uniform(0.05, 1.1, 40)
+    estimates = forward * np.exp(rng.normal(0, 0.15, (20_000, 40)))
+    limits = [Evaluation().good_error, Evaluation().failed_error]
+    simulated = (np.digitize(estimates, limits) == np.digitize(forward, limits)).mean()
+    assert trust_model.compute_attainable_accuracy(forward, 0.15) == pytest.approx(simulated, abs=0.005)
 
 
 def _judge_recorded(run: dict[str, Any]) -> LandmarkTrust:

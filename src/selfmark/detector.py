@@ -172,7 +172,15 @@ class Detector:
                 continue
             parts.append(located)
             done += len(part)
-        return NetworkLandmarks(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        xy, score = (torch.cat(column) for column in zip(*parts, strict=True))
+        # Finite weights can be so large that the network overflows. Checking once per call makes a GPU wait
+        # once, not after every pass.
+        if not bool(score.isfinite().all() & xy.isfinite().all()):
+            raise DamagedFile(
+                "the weights of this detector are damaged: it finds landmarks at positions or with scores "
+                "that are not finite numbers; restore the model folder from a copy, or make a new run"
+            )
+        return NetworkLandmarks(xy, score.clamp(0, 1))
 
     def _try_forward(self, pixels: Tensor) -> NetworkLandmarks | None:
         """Run one forward pass; return None if the GPU has too little memory for several images."""
@@ -201,13 +209,7 @@ class Detector:
         else:
             maps = self.psi(images)
         peaks = read_heatmaps(maps[: len(pixels)], self.card.refine)
-        # Finite weights can be so large that the network overflows. The highest value of a map is its score.
-        if not bool((peaks.score.isfinite() & peaks.cells.isfinite().all(dim=-1)).all()):
-            raise DamagedFile(
-                "the weights of this detector are damaged: it finds landmarks at positions or with scores "
-                "that are not finite numbers; restore the model folder from a copy, or make a new run"
-            )
-        return NetworkLandmarks(to_pixels(peaks.cells), peaks.score.clamp(0, 1))
+        return NetworkLandmarks(to_pixels(peaks.cells), peaks.score)
 
     @check_argument_types
     def predict_network_pixels(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +43,7 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
 _BLOCK_BYTES = 1 << 20  # bytes of a PNG to read at a time while its checksums are compared
+_DIGEST_BYTES = 1 << 16  # bytes at the start and at the end of a file that its digest depends on
 _STRIP_PIXELS = 1 << 20  # pixels that are converted at a time
 _REDUCTIONS = (8, 4, 2)  # factors by which JPEG decoders can shrink an image while they decode it
 
@@ -157,6 +160,20 @@ def _request_reduction(
             drafted = image.draft(None, (width // factor, height // factor))
             return upright, 1 if drafted is None else round(width / drafted[1][2])
     return upright, 1
+
+
+def compute_content_digest(path: Path) -> int:
+    """Return a signed 64-bit number for the content of an image or video; 0 if it cannot be read.
+
+    Only the size of the file and its first and last 64 KiB count, so that large videos take no time either.
+    """
+    with suppress(OSError), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(f"{size} ".encode() + file.read(_DIGEST_BYTES))
+        file.seek(max(0, size - _DIGEST_BYTES))
+        digest.update(file.read(_DIGEST_BYTES))
+        return int.from_bytes(digest.digest()[:8], "little", signed=True)
+    return 0
 
 
 def _check_file(path: Path) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -14,12 +11,10 @@ from torch import Tensor
 from selfmark.config import Images
 from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
+from selfmark.images.decode import compute_content_digest
 from selfmark.images.store import ImageStore, load_store
 from selfmark.run.folder import Run
-from selfmark.run.guarded_files import open_to_read
 from selfmark.run.tensor_files import read_tensors
-
-_DIGEST_BYTES = 1 << 16  # bytes at the start and at the end of a file that its digest depends on
 
 
 def load_run_images(run: Run, refs: Sequence[ImageRef], images: Images) -> ImageStore:
@@ -61,22 +56,9 @@ def _explain_relative_path(path: Path) -> str:
 
 
 def compute_content_digests(refs: Sequence[ImageRef]) -> Tensor:
-    """Return a number [N] int64 for the content of the file of each image; 0 if the file cannot be read.
-
-    Only the size of a file and its first and last 64 KiB count, so that large videos take no time either.
-    """
-    digests = {path: _compute_content_digest(path) for path in {ref.path for ref in refs}}
+    """Return the digest [N] int64 of the file of each image, see `compute_content_digest`."""
+    digests = {path: compute_content_digest(path) for path in {ref.path for ref in refs}}
     return torch.tensor([digests[ref.path] for ref in refs], dtype=torch.int64)
-
-
-def _compute_content_digest(path: Path) -> int:
-    with suppress(OSError, InputError), open_to_read(path) as handle:
-        size = os.fstat(handle.fileno()).st_size
-        digest = hashlib.sha256(f"{size} ".encode() + handle.read(_DIGEST_BYTES))
-        handle.seek(max(0, size - _DIGEST_BYTES))
-        digest.update(handle.read(_DIGEST_BYTES))
-        return int.from_bytes(digest.digest()[:8], "little", signed=True)
-    return 0
 
 
 def describe_size_change(before: list[int], now: list[int]) -> str:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.image_ref import ImageRef
+from selfmark.model.card import write_card
 from selfmark.naming.correction_choice import choose_for_correction
 from selfmark.naming.corrections import (
     Correction,
@@ -66,6 +67,7 @@ def test_label_file_is_read_by_evaluate_and_map(tmp_path: Path) -> None:
     predicted = [PREDICTED] * 3
     file = CorrectionFile(tmp_path / "run")
     card = replace(CARD, names=("left ear", "right ear", *CARD.names[2:]), skeleton=((0, 2),))
+    write_card(card, tmp_path / "run" / "model")
     undo = file.edit([MovePoint(0, 1, 33.25, 44.5), SetDone(2, True)], card, refs, sizes, predicted)
     assert undo == [SetDone(2, False), ResetPoint(0, 1)]
     truth = read_ground_truth(file.path, refs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from selfmark.config import Augment, Config, Features
 from selfmark.demo.scene import generate_scene
 from selfmark.detector import Detector
 from selfmark.errors import DiskError, InputError
+from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.features.loading import load_encoder
 from selfmark.images.sources import list_images
 from selfmark.model.card import read_card, write_card
@@ -135,6 +137,54 @@ def test_corrections_stay_with_their_landmarks_when_names_are_edited(
     labels.write_text(json.dumps(content))
     assert selfmark("refine", corrected_run, *quick_options) == 2
     assert "was made for a detector with 17 landmarks, but this detector has 16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stored_in", ["run", "model"])
+def test_every_command_reads_corrections_with_the_current_names(
+    stored_in: str, quick_run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Landmarks 0 and 1 are corrected, and then exchange their names on the page."""
+    folder = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    model, refs = folder / "model", list_images([str(photos)])[:6]
+    card = replace(read_card(model), names=("left", "right", "c", "d"), mirror=(1, 0, 2, 3), skeleton=())
+    edits = [MovePoint(row, landmark, 10 + 30 * landmark, 20) for row in range(6) for landmark in range(2)]
+    owner = CorrectionFile(folder if stored_in == "run" else model)
+    owner.edit(edits, card, refs, [(64, 64)] * 6, [[(0.0, 0.0)] * 4] * 6)
+    now = replace(card, names=("right", "left", "c", "d"), mirror=(0, 1, 2, 3), skeleton=((0, 1),))
+    write_card(now, model)
+    link = tmp_path / "mine.json"
+    link.symlink_to(owner.path)
+    for labels in (owner.path, link):
+        truth = read_ground_truth(labels, refs)
+        assert (truth.names, truth.mirror) == (now.names, now.mirror)
+        assert selfmark("map", folder, photos, "--labels", labels, "--device=cpu") == 0
+        content = json.loads((model / "map.json").read_text())
+        assert (content["names"], content["skeleton"]) == (["right", "left"], [[0, 1]])
+        command = ("predict", folder, refs[0].path, "--mapped", "-o", tmp_path / "out", "--overwrite")
+        assert selfmark(*command) == 0
+        rows = list(csv.DictReader((tmp_path / "out" / "landmarks.csv").open()))
+        right, left = (float(row["x"]) for row in sorted(rows, key=lambda row: row["landmark"] == "left"))
+        assert right < left
+    out = tmp_path / "evaluated"
+    normalizer = "--normalizer=points:right,left"
+    assert selfmark("evaluate", folder, photos, "--labels", owner.path, "-o", out, normalizer) == 0
+    assert json.loads((out / "metrics.json").read_text())["points"] == list(now.names)
+    # A copy elsewhere is a label file like any other, and keeps its names.
+    copied = Path(shutil.copy(owner.path, tmp_path / "labels.json"))
+    assert read_ground_truth(copied, refs).names == card.names
+    # So is a file of the user in this place, whatever its number of points.
+    content = json.loads(owner.path.read_text())
+    content["categories"] = [{"id": 1, "keypoints": ["a", "b", "c"]}]
+    for annotation in content["annotations"]:
+        del annotation["keypoints"][9:]
+    owner.path.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert selfmark("map", folder, photos, "--labels", owner.path) == 2
+    assert "was made for a detector with 3 landmarks, but this detector has 4" in capsys.readouterr().err
+    for annotation in content["annotations"]:
+        del annotation["selfmark"]
+    owner.path.write_text(json.dumps(content))
+    assert read_ground_truth(owner.path, refs).names == ("a", "b", "c")
 
 
 def test_useless_corrections_change_nothing(corrected_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

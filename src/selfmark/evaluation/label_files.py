@@ -10,6 +10,7 @@ import numpy as np
 
 from selfmark.annotations import AnnotatedObjects
 from selfmark.errors import InputError
+from selfmark.evaluation.correction_labels import use_current_landmarks
 from selfmark.evaluation.dlc_labels import read_dlc_labels
 from selfmark.evaluation.image_matching import match_annotations
 from selfmark.evaluation.label_sizes import require_matching_sizes
@@ -96,14 +97,14 @@ def build_objects(
 
 
 def read_label_file(path: Path) -> CocoFile:
-    """Read a label file of any supported format."""
+    """Read a label file of any supported format; corrections get the current names of their landmarks."""
     if path.suffix.lower() in _TABLE_SUFFIXES:
         return read_dlc_labels(path)
     if not is_coco(path):
         return read_label_studio_labels(path)
     file = read_coco(path)
     file.check_ids()
-    return file
+    return use_current_landmarks(file)
 
 
 def is_coco(path: Path) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 from selfmark._version import __version__
 from selfmark.errors import InputError, report_write_errors
+from selfmark.evaluation.correction_labels import CORRECTIONS, build_point_entries, require_same_count
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.coco import CocoAnnotation, CocoFile, read_coco, read_keypoints
 from selfmark.images.input_files import MAX_COORDINATE
@@ -30,10 +31,7 @@ from selfmark.run.files import FORMAT, write_json
 from selfmark.run.guarded_files import make_folder, read_bytes
 from selfmark.run.json_schema import is_bool, is_count, is_list_of, require_fields
 from selfmark.run.locks import exclusive
-from selfmark.wording import describe_count
 
-CORRECTIONS = Path("corrections", "labels.json")
-"""Path of the corrections in a run folder or model folder."""
 _VISIBLE = 2  # COCO's v of a point that is annotated and visible
 
 
@@ -226,11 +224,8 @@ class CorrectionFile:
         names: Any = category.values.get("keypoints")
         if file.annotations:
             names = category.point_names(file.annotations[0])
-        if isinstance(names, (list, tuple)) and len(names) != num_landmarks:
-            raise InputError(
-                f"{self.path} was made for a detector with {describe_count(len(names), 'landmark')}, but "
-                f"this detector has {num_landmarks}: move the file elsewhere"
-            )
+        if isinstance(names, (list, tuple)):
+            require_same_count(self.path, len(names), num_landmarks)
         if not file.annotations:
             return []
         points = read_keypoints(file.annotations, names)
@@ -365,13 +360,7 @@ def _to_coco(objects: Iterable[CorrectedObject], card: ModelCard) -> dict[str, A
                 },
             }
         )
-    category = {
-        "id": 1,
-        "name": "object",
-        "keypoints": list(card.names),
-        "skeleton": [[a + 1, b + 1] for a, b in card.skeleton],
-        "flip_idx": list(card.mirror),
-    }
+    category = {"id": 1, "name": "object", **build_point_entries(card)}
     info = {"description": "landmarks corrected with selfmark", "selfmark": __version__, "format": FORMAT}
     return {
         "info": info,

@@ -183,8 +183,6 @@ def refine_run(
     config = override(config, settings or {})
     refs = list_images(images) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
-    if _is_correction_file(labels, folder, target):
-        truth = _rename_points(truth, card.names)
     truth = _order_points(truth, card.names)
     on_progress("reading images")
     # The images fit into memory: people have labeled them, so there are few.
@@ -220,27 +218,6 @@ def refine_run(
         original_folder(target),
         tuple(notes),
     )
-
-
-def _is_correction_file(labels: Path, folder: Path, target: Path) -> bool:
-    """Return True if a file has the corrections that were made on the page of this run or model folder."""
-    # A run and its model folder can each have corrections, and each can be refined with those of the other.
-    own_folders = (folder, target, target.parent) if target.name == "model" else (folder, target)
-    return labels.resolve() in {(item / "corrections" / "labels.json").resolve() for item in own_folders}
-
-
-def _rename_points(truth: AnnotatedObjects, names: tuple[str, ...]) -> AnnotatedObjects:
-    """Give the points of a run's own corrections the current names of its landmarks.
-
-    Corrections belong to landmarks by number, as on the correction page. The names in the file are those at
-    the time of the last correction. The user may have renamed landmarks since then.
-    """
-    if len(truth.names) != len(names):
-        raise InputError(
-            f"{truth.source} was made for a detector with {describe_count(len(truth.names), 'landmark')}, "
-            f"but this detector has {len(names)}: move the file elsewhere"
-        )
-    return replace(truth, names=names)
 
 
 def _order_points(truth: AnnotatedObjects, names: Sequence[str]) -> AnnotatedObjects:

@@ -17,6 +17,7 @@ from selfmark.config import Config
 from selfmark.correspondence.mirror import LandmarkPartners
 from selfmark.errors import DiskError, InputError, NotEnoughData, TrainingError
 from selfmark.image_ref import ImageRef
+from selfmark.images.decode import compute_earlier_digest
 from selfmark.images.feed import PixelFeed
 from selfmark.images.flow import has_nearby_frames
 from selfmark.images.run_images import compute_content_digests, describe_size_change
@@ -99,6 +100,7 @@ def require_same_images(run: Run, store: ImageStore) -> None:
 
     Stored points refer to images by their row in the store, and to places in these images. When a run starts,
     points/images.safetensors records which images are skipped, and the size and a digest of all others.
+    Earlier versions stored `content`, a digest of the ends of each file, and the first ones no digest.
 
     Args:
         run: the run.
@@ -112,12 +114,15 @@ def require_same_images(run: Run, store: ImageStore) -> None:
     rows = _find_rows(refs, store.refs)
     sizes = torch.zeros(len(refs), 2, dtype=torch.int64)  # zeros for images that cannot be read
     sizes[rows] = torch.from_numpy(store.sizes)
-    content = torch.zeros(len(refs), dtype=torch.int64)
-    content[rows] = compute_content_digests(store.refs)
-    now = {"size": sizes, "content": content}
+    digests = torch.zeros(len(refs), dtype=torch.int64)
+    digests[rows] = compute_content_digests(store.refs)
+    now = {"size": sizes, "digest": digests}
     before = run.load_or_compute_tensors("images", torch.device("cpu"), lambda: now)
-    size_before, content_before = before["size"], before.get("content", content)  # early runs have no digests
-    if size_before.shape != sizes.shape or content_before.shape != content.shape:
+    if "digest" not in before and "content" in before:
+        digests[rows] = compute_content_digests(store.refs, compute_earlier_digest)
+    size_before = before["size"]
+    digests_before = before.get("digest", before.get("content", digests))
+    if size_before.shape != sizes.shape or digests_before.shape != digests.shape:
         raise InputError(
             f"{run.path / 'points' / 'images.safetensors'} does not belong to this run: delete it"
         )
@@ -126,8 +131,8 @@ def require_same_images(run: Run, store: ImageStore) -> None:
         row = int(changed[0])
         change = describe_size_change(size_before[row].tolist(), sizes[row].tolist())
         raise InputError(f"{refs[row].name} {change}: restore the images of the run, or start a new run")
-    is_known = (content_before != 0) & (content != 0)
-    replaced = (is_known & (content_before != content)).nonzero()
+    is_known = (digests_before != 0) & (digests != 0)
+    replaced = (is_known & (digests_before != digests)).nonzero()
     if len(replaced):
         raise InputError(
             f"the content of {refs[int(replaced[0])].path} has changed since the run started: restore the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from selfmark.discovery import discover
 from selfmark.errors import InputError
 from selfmark.export import onnx_export
 from selfmark.image_ref import ImageRef
+from selfmark.images.decode import compute_content_digest, compute_earlier_digest
 from selfmark.images.run_images import compute_content_digests, load_run_images
 from selfmark.model.card import read_card
 from selfmark.refinement import refine_run
@@ -36,15 +38,17 @@ def images(photos: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def interrupted(images: Path, tmp_path: Path) -> Path:
     """Return a run that was interrupted in its first round."""
+    interrupt_in_first_round(images, tmp_path / "run")
+    return tmp_path / "run"
 
+
+def interrupt_in_first_round(images: Path, output: Path) -> None:
     def interrupt(event: Event) -> None:
         if event["event"] == "train" and event["stage"] == "round":
             raise KeyboardInterrupt
 
-    output = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         discover(images, output=output, preset="tiny", settings=QUICK, device="cpu", listener=interrupt)
-    return output
 
 
 def test_a_run_is_not_resumed_with_other_images(
@@ -86,25 +90,81 @@ def test_a_run_is_not_resumed_with_images_of_other_content(
     discover(output=interrupted, resume=True, device="cpu")
 
 
-def test_runs_of_earlier_versions_are_resumed_without_digests(interrupted: Path, images: Path) -> None:
+@pytest.mark.parametrize("size", [300, 1000])
+def test_a_change_in_the_middle_of_a_file_is_noticed(
+    size: int, images: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Uncompressed images with a plain border have the same size, start and end, whatever they show."""
+    for path in images.iterdir():
+        path.unlink()
+    for path in sorted(photos.iterdir())[:10]:
+        framed = Image.new("RGB", (size, size), "white")
+        with Image.open(path) as image:
+            framed.paste(image.resize((size // 2, size // 2)), (size // 4, size // 4))
+        framed.save(images / f"{path.stem}.bmp")
+    changed = images / "004.bmp"
+    before = digest_ends(changed)
+    run = tmp_path / "run"
+    interrupt_in_first_round(images, run)
+    with Image.open(changed) as image:
+        image.transpose(Image.Transpose.ROTATE_180).save(changed)
+    assert digest_ends(changed) == before
+    assert selfmark("discover", "-o", run, "--resume", "--device", "cpu") == 2
+    assert f"the content of {changed} has changed since the run started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["without digests", "with digests of the ends of files"])
+def test_runs_of_earlier_versions_are_resumed(version: str, interrupted: Path, images: Path) -> None:
     path = interrupted / "points" / "images.safetensors"
     tensors, metadata = read_tensors(path)
-    assert tensors.pop("content").count_nonzero() == len(list(images.iterdir())) - 1
+    assert tensors.pop("digest").count_nonzero() == len(list(images.iterdir())) - 1
+    run = Run.open(interrupted)
+    if version == "without digests":
+        with Image.open(images / READABLE) as image:
+            image.transpose(Image.Transpose.ROTATE_180).save(images / READABLE)
+    else:
+        tensors["content"] = compute_content_digests(run.refs(), digest_ends)
+        tensors["content"][sorted(path.name for path in images.iterdir()).index(UNREADABLE)] = 0
     write_tensors(tensors, metadata, path)
-    with Image.open(images / READABLE) as image:
-        image.transpose(Image.Transpose.ROTATE_180).save(images / READABLE)
+    if version != "without digests":
+        content = (images / READABLE).read_bytes()
+        with Image.open(images / READABLE) as image:
+            image.transpose(Image.Transpose.ROTATE_180).save(images / READABLE)
+        with pytest.raises(InputError, match="has changed since the run started"):
+            discover(output=interrupted, resume=True, device="cpu")
+        (images / READABLE).write_bytes(content)
     discover(output=interrupted, resume=True, device="cpu")
 
 
-def test_a_digest_depends_on_the_size_the_start_and_the_end_of_a_file(tmp_path: Path) -> None:
-    content = bytes(300_000)
-    changed = (content, b"1" + content[1:], content[:-1] + b"1", content + b"0", b"", content[:1])
-    refs = [ImageRef(tmp_path / f"{number}.mp4", number) for number in range(len(changed))]
-    for ref, value in zip(refs, changed, strict=True):
-        ref.path.write_bytes(value)
-    digests = compute_content_digests([*refs, ImageRef(refs[0].path, 7), ImageRef(tmp_path / "missing.png")])
-    assert len(digests.unique()) == len(changed) + 1
-    assert digests[-2:].tolist() == [digests[0], 0]
+def digest_ends(path: Path) -> int:
+    """Return the digest that earlier versions stored, by their rule."""
+    content = path.read_bytes()
+    digest = hashlib.sha256(f"{len(content)} ".encode() + content[: 1 << 16] + content[-(1 << 16) :]).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def test_a_digest_depends_on_the_size_and_on_all_parts_of_a_file(tmp_path: Path) -> None:
+    def digest(content: bytes) -> int:
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        assert compute_earlier_digest(path) == digest_ends(path)
+        return compute_content_digest(path)
+
+    small, large = bytes(1 << 20), bytes(5_000_000)
+    changed = [small, small + b"0", small[:-1] + b"1", b"1" + small[1:], b"", small[:1], large, large + b"0"]
+    changed += [small[:at] + b"1" + small[at + 1 :] for at in (70_000, 500_000, 900_000)]
+    assert len({digest(content) for content in changed}) == len(changed)
+    # In large files, a change is noticed wherever it is if it is as long as the distance of two blocks.
+    unchanged, length = digest(large), len(large) // 32
+    for at in range(0, len(large) - length, 200_000):
+        assert digest(large[:at] + b"1" * length + large[at + length :]) != unchanged
+
+
+def test_a_missing_file_and_a_repeated_file_have_digests(tmp_path: Path) -> None:
+    refs = [ImageRef(tmp_path / "a.mp4", 0), ImageRef(tmp_path / "a.mp4", 7), ImageRef(tmp_path / "no.png")]
+    refs[0].path.write_bytes(b"a")
+    first, second, missing = compute_content_digests(refs).tolist()
+    assert first == second != missing == 0
 
 
 def test_a_foreign_list_of_images_is_refused(interrupted: Path) -> None:

@@ -43,7 +43,13 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
 _BLOCK_BYTES = 1 << 20  # bytes of a PNG to read at a time while its checksums are compared
-_DIGEST_BYTES = 1 << 16  # bytes at the start and at the end of a file that its digest depends on
+# Files up to this size are digested as a whole. Of larger ones, so that videos take no time either, only the
+# size counts, the bytes at both ends, and blocks at equal distances in between. With 32 blocks, 3,000 files
+# of 3 MB take 0.7 s of CPU time (0.3 s without blocks, 1.0 s with 64).
+_MAX_WHOLE_BYTES = 1 << 20
+_END_BYTES = 1 << 16
+_NUM_BLOCKS = 32
+_SAMPLE_BYTES = 1 << 12
 _STRIP_PIXELS = 1 << 20  # pixels that are converted at a time
 _REDUCTIONS = (8, 4, 2)  # factors by which JPEG decoders can shrink an image while they decode it
 
@@ -165,13 +171,39 @@ def _request_reduction(
 def compute_content_digest(path: Path) -> int:
     """Return a signed 64-bit number for the content of an image or video; 0 if it cannot be read.
 
-    Only the size of the file and its first and last 64 KiB count, so that large videos take no time either.
+    All bytes of files up to 1 MiB count. Of larger files, the size counts, the first and the last 64 KiB, and
+    32 blocks of 4 KiB at equal distances in between.
+    """
+
+    def list_parts(size: int) -> list[tuple[int, int]]:
+        if size <= _MAX_WHOLE_BYTES:
+            return [(0, size)]
+        span = size - 2 * _END_BYTES - _SAMPLE_BYTES
+        starts = [_END_BYTES + span * (2 * index + 1) // (2 * _NUM_BLOCKS) for index in range(_NUM_BLOCKS)]
+        blocks = [(start, _SAMPLE_BYTES) for start in starts]
+        return [(0, _END_BYTES), *blocks, (size - _END_BYTES, _END_BYTES)]
+
+    return _digest_parts(path, list_parts)
+
+
+def compute_earlier_digest(path: Path) -> int:
+    """Return the digest that earlier versions stored, of the size and the first and last 64 KiB of a file."""
+    return _digest_parts(path, lambda size: [(0, _END_BYTES), (max(0, size - _END_BYTES), _END_BYTES)])
+
+
+def _digest_parts(path: Path, list_parts: Callable[[int], list[tuple[int, int]]]) -> int:
+    """Return a signed 64-bit digest of parts of a file and of its size; 0 if it cannot be read.
+
+    Args:
+        path: the file.
+        list_parts: called with the size of the file; returns start and length of each part, bytes.
     """
     with suppress(OSError), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256(f"{size} ".encode() + file.read(_DIGEST_BYTES))
-        file.seek(max(0, size - _DIGEST_BYTES))
-        digest.update(file.read(_DIGEST_BYTES))
+        digest = hashlib.sha256(f"{size} ".encode())
+        for start, length in list_parts(size):
+            file.seek(start)
+            digest.update(file.read(length))
         return int.from_bytes(digest.digest()[:8], "little", signed=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -55,9 +55,16 @@ def _explain_relative_path(path: Path) -> str:
     return ", or run the command in the folder in which the run was started, because its paths are relative"
 
 
-def compute_content_digests(refs: Sequence[ImageRef]) -> Tensor:
-    """Return the digest [N] int64 of the file of each image, see `compute_content_digest`."""
-    digests = {path: compute_content_digest(path) for path in {ref.path for ref in refs}}
+def compute_content_digests(
+    refs: Sequence[ImageRef], compute_digest: Callable[[Path], int] = compute_content_digest
+) -> Tensor:
+    """Return the digest [N] int64 of the file of each image.
+
+    Args:
+        refs: N images.
+        compute_digest: computes the digest of a file, see `images.decode`.
+    """
+    digests = {path: compute_digest(path) for path in {ref.path for ref in refs}}
     return torch.tensor([digests[ref.path] for ref in refs], dtype=torch.int64)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import selfmark.evaluation.cached_predictions as cached_predictions_module
@@ -102,6 +103,27 @@ def test_changed_weights_settings_or_images_invalidate_the_cache(
     os.utime(refs[3].path, ns=(1, 1))  # an image with another time of modification counts as changed
     _load_or_predict(folder, refs)
     assert len(prediction_calls) == 5
+
+
+@pytest.mark.parametrize("kind", ["written", "renamed"])
+def test_an_image_of_the_same_size_and_modification_time_is_predicted_again(
+    kind: str, folder: Path, photos: Path, tmp_path: Path, prediction_calls: list[int]
+) -> None:
+    """Archives restore modification times, and uncompressed images of one shape have the same file size."""
+    used, other = tmp_path / "used.bmp", tmp_path / "other.bmp"
+    for path, name in ((used, "000.png"), (other, "001.png")):
+        with Image.open(photos / name) as image:
+            image.save(path)
+        os.utime(path, ns=(1, 1))
+    before = _load_or_predict(folder, list_images([used]))
+    if kind == "written":
+        used.write_bytes(other.read_bytes())
+        os.utime(used, ns=(1, 1))
+    else:
+        other.replace(used)
+    after = _load_or_predict(folder, list_images([used]))
+    assert prediction_calls == [1, 1]
+    assert not np.array_equal(before.xy, after.xy)
 
 
 def test_names_and_evaluation_settings_keep_the_cache(

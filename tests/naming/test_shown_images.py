@@ -31,6 +31,7 @@ from selfmark.naming.shown_images import (
     select_shown_images,
 )
 from selfmark.run.files import read_json, write_json
+from selfmark.run.guarded_files import read_file_state
 from selfmark.run.image_list import refs_to_json
 from selfmark.run.locks import FolderLocked, exclusive
 
@@ -174,21 +175,27 @@ def test_fingerprint_changes_if_and_only_if_predictions_may_change(run: Path, ph
     before = compute_landmarks_fingerprint(model, card, [ImageRef(copy)])
     os.utime(copy, (1, 1))
     assert compute_landmarks_fingerprint(model, card, [ImageRef(copy)]) != before
+    before, times = compute_landmarks_fingerprint(model, card, [ImageRef(copy)]), os.stat(copy)
+    copy.write_bytes(copy.read_bytes())  # as another image of the same size
+    os.utime(copy, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert compute_landmarks_fingerprint(model, card, [ImageRef(copy)]) != before
     with open(model / "weights.safetensors", "ab") as handle:
         handle.write(b" ")
     assert compute_landmarks_fingerprint(model, card, refs) != first
 
 
-def test_the_fingerprint_of_an_hourglass_matches_older_versions(run: Path, photos: Path) -> None:
-    """Compare with the rule of selfmark 0.1: landmarks that selfmark 0.1 stored must stay valid."""
+def test_the_fingerprint_of_an_hourglass_has_only_the_settings_of_older_versions(
+    run: Path, photos: Path
+) -> None:
+    """Compare with the rule of selfmark 0.1, which compared only a part of the state of files."""
     model, photo = run / "model", photos / "000.png"
-    card, status = read_card(model), os.stat(photo)
+    card = read_card(model)
     weights = hashlib.sha256((model / "weights.safetensors").read_bytes()).digest()
     mirror = card.mirror if card.flip_test else None
     images = dataclasses.asdict(card.images)
     del images["aspect"]  # Version 0.1 did not have this setting.
     settings = [mirror, card.refine, images, dataclasses.asdict(card.network)]
-    image = [os.path.abspath(photo), (status.st_size, status.st_mtime_ns), [(None, None)]]
+    image = [os.path.abspath(photo), read_file_state(photo), [(None, None)]]
     expected = hashlib.sha256(weights + json.dumps(settings).encode() + json.dumps(image).encode())
     assert compute_landmarks_fingerprint(model, card, [ImageRef(photo)]) == expected.hexdigest()
 

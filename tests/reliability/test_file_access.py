@@ -148,3 +148,17 @@ def test_failed_writes_raise_disk_errors(module: Path) -> None:
     for call in _find_input_errors(ast.parse(module.read_text())):
         message = ast.unparse(call).split("InputError(", 1)[1]
         assert not re.match(r"f?['\"](cannot (write|store|save) |.*is the disk full)", message), message
+
+
+def test_caches_compare_the_whole_state_of_a_file() -> None:
+    """A replaced file can keep its size and modification time, so these alone are no key of a cache."""
+    modules = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"st_mtime|getmtime", path.read_text())
+    }
+    assert modules == {
+        "run/guarded_files.py",  # `get_file_state`, for all caches
+        "naming/landmark_prediction.py",  # the newest of several folders
+        "watch_page/run_state.py",  # only pictures that selfmark writes itself
+    }

@@ -169,7 +169,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
             raise InputError(
                 f"{path} is damaged: '{DIGESTS_KEY}' must be an object; choose another folder with -o"
             )
-        require_unchanged(stored_digests, digests, output)
+        require_unchanged(stored_digests, digests, comparison, output)
         return
     if output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty and contains no comparison; choose another folder with -o")

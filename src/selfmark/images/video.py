@@ -20,6 +20,7 @@ import numpy.typing as npt
 from selfmark.errors import InputError
 from selfmark.images import video_av, video_opencv
 from selfmark.images.decode import Pixels
+from selfmark.run.guarded_files import FileState, get_file_state
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ def probe_video(path: Path) -> VideoInfo:
         status = path.stat()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _probe_video(path, status.st_mtime_ns, status.st_size)
+    return _probe_video(path, get_file_state(status))
 
 
 @lru_cache(maxsize=16)
-def _probe_video(path: Path, modified: int, size: int) -> VideoInfo:
+def _probe_video(path: Path, state: FileState) -> VideoInfo:
     """Probe a video. The result is cached until the file changes, because counting frames reads the file."""
     video: VideoInfo = VideoInfo(*video_reader().probe_video(path))
     if video.frames == 0:

@@ -26,6 +26,7 @@ from selfmark.images.video_container import (
     require_plausible_frame_size,
     require_video,
 )
+from selfmark.run.guarded_files import FileState, read_file_state
 
 _MIN_SEEK = 50  # frames; a key frame at most this far ahead is reached by decoding instead of seeking
 _WITHOUT_DISPLAY_TIMES = ("avi",)  # containers that store decoding times instead of display times
@@ -198,12 +199,11 @@ def _rotate_upright(rgb: Any, turn: _Turn) -> Pixels:
 
 
 def _load_index(path: Path) -> _Index:
-    status = path.stat() if path.exists() else None
-    return _build_index(path, status.st_mtime_ns if status else 0, status.st_size if status else 0)
+    return _build_index(path, read_file_state(path))
 
 
 @lru_cache(maxsize=16)
-def _build_index(path: Path, modified: int, size: int) -> _Index:
+def _build_index(path: Path, state: FileState | None) -> _Index:
     """Build the index from all packets of a file; the result is cached until the file changes."""
     times: list[int | None] = []
     keys: list[int | None] = []

@@ -12,7 +12,7 @@ from selfmark.errors import InputError, report_write_errors
 from selfmark.model.card import ModelCard, read_card, write_card
 from selfmark.naming.edits import Edit, apply_edits
 from selfmark.run.files import require_folder
-from selfmark.run.guarded_files import open_folder
+from selfmark.run.guarded_files import FileState, open_folder, read_file_state
 from selfmark.run.locks import exclusive
 
 
@@ -35,7 +35,7 @@ class CardEditor:
         with open_folder(folder) as descriptor:
             self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)
-        self._weights_version = self._find_weights_version()
+        self._weights_state = self._read_weights_state()
 
     def read(self) -> ModelCard:
         """Return the card that is on disk now.
@@ -47,20 +47,15 @@ class CardEditor:
         """
         card = read_card(self.folder)
         is_same_folder = os.path.samestat(self.folder.stat(), os.fstat(self._descriptor))
-        if not is_same_folder or self._find_weights_version() != self._weights_version:
+        if not is_same_folder or self._read_weights_state() != self._weights_state:
             raise InputError(
                 f"another detector was put into {self.folder} while this page was open, for example by "
                 "'selfmark refine'; stop the command and start it again"
             )
         return card
 
-    def _find_weights_version(self) -> tuple[int, int] | None:
-        """Return size and modification time of the weights; None if there are none."""
-        try:
-            status = (self.folder / "weights.safetensors").stat()
-        except FileNotFoundError:
-            return None
-        return status.st_size, status.st_mtime_ns
+    def _read_weights_state(self) -> FileState | None:
+        return read_file_state(self.folder / "weights.safetensors")
 
     def edit(self, edits: Sequence[Edit]) -> tuple[ModelCard, list[Edit]]:
         """Apply edits and write the card.

@@ -22,7 +22,7 @@ from selfmark.images.sources import list_images
 from selfmark.model.card import ONNX_FEATURES, ModelCard, landmarks_without_partner
 from selfmark.run.array_files import read_arrays
 from selfmark.run.files import read_json, require_format
-from selfmark.run.guarded_files import compute_sha256
+from selfmark.run.guarded_files import compute_sha256, read_file_state
 from selfmark.run.image_list import refs_from_json
 from selfmark.sampling import evenly_spaced
 
@@ -236,11 +236,6 @@ def compute_landmarks_fingerprint(model: Path, card: ModelCard, refs: Sequence[I
             digest.update(bytes.fromhex(compute_sha256(model / ONNX_FEATURES)))
     # Digest one file at a time, so that memory use does not grow with the number of images.
     for path, group in groupby(refs, key=lambda ref: os.fspath(ref.path)):
-        try:
-            status = os.stat(path)
-            state = status.st_size, status.st_mtime_ns
-        except OSError:
-            state = -1, -1
         boxes = [(ref.frame, ref.box) for ref in group]
-        digest.update(json.dumps([os.path.abspath(path), state, boxes]).encode())
+        digest.update(json.dumps([os.path.abspath(path), read_file_state(Path(path)), boxes]).encode())
     return digest.hexdigest()

@@ -24,6 +24,9 @@ from typing import BinaryIO
 
 from selfmark.errors import DiskError, InputError, UnsafeFile
 
+FileState = tuple[int, int, int, int]
+"""State of a file, see `get_file_state`."""
+
 MAX_UNCHECKED_BYTES = 1 << 26  # larger files are refused if they consist mostly of holes
 MAX_TEXT_BYTES = 1 << 29  # size limit of JSON, YAML and log files; a million images need a quarter of it
 
@@ -283,6 +286,23 @@ def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a regular file, as hexadecimal digits; see `open_to_read` for the errors."""
     with open_to_read(path, physical_memory()) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def read_file_state(path: Path) -> FileState | None:
+    """Return the state of a file, which changes with its content; None if there is no such file."""
+    try:
+        return get_file_state(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def get_file_state(status: os.stat_result) -> FileState:
+    """Return size, modification time, change time (both in nanoseconds) and inode number of a file.
+
+    What is cached for a file is valid while all four stay the same. A program that replaces a file can set
+    its modification time, and programs that unpack archives do, but not its change time.
+    """
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def physical_memory() -> int:

@@ -180,6 +180,22 @@ def test_a_text_list_gives_files_and_boxes(tmp_path: Path) -> None:
     ]
 
 
+def test_spaces_around_a_name_in_a_list_are_ignored_only_if_no_file_has_them(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", " a.jpg", "b.jpg", " c.jpg,1,2,3,4.jpg", "# d.jpg", "d.jpg ", "e .jpg")
+    text = " a.jpg\n a.jpg,1,2,3,4\n  a.jpg\na.jpg ,5,6,7,8\n b.jpg \n c.jpg,1,2,3,4.jpg\n# d.jpg\ne .jpg\n"
+    refs = list_images([write_list(tmp_path / "l.txt", text)])
+    assert [(ref.path.name, ref.box) for ref in refs] == [
+        (" a.jpg", None),
+        (" a.jpg", (1, 2, 3, 4)),
+        ("a.jpg", None),
+        ("a.jpg", (5, 6, 7, 8)),
+        ("b.jpg", None),
+        (" c.jpg,1,2,3,4.jpg", None),
+        ("# d.jpg", None),
+        ("e .jpg", None),
+    ]
+
+
 @pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c"])
 def test_only_line_feeds_end_a_line_of_a_list(separator: str, tmp_path: Path) -> None:
     name = f"a{separator}b.jpg"

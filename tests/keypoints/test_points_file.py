@@ -51,6 +51,19 @@ def test_a_byte_order_mark_and_blank_lines_are_ignored(tmp_path):
     assert len(write_and_read(tmp_path, "image,x,y\r\n\r\ndog.jpg,1,1\r\n".encode("utf-8-sig"))) == 1
 
 
+def test_spaces_around_a_name_are_ignored_only_if_no_image_has_them(tmp_path):
+    names = [str(tmp_path / name) for name in ("a.png", " a.png", "b.png", "c.png")]
+    (tmp_path / " c.png").touch()  # not among the images
+    path, regions = tmp_path / "points.csv", np.array([[0, 0, 64, 64]] * 4, dtype=float)
+    path.write_text("image,x,y\n a.png,1,1\na.png,2,2\na.png ,3,3\n b.png ,4,4\n")
+    points = read_points_file(path, names, regions, 64)
+    assert points.image_index.tolist() == [0, 0, 1, 2]
+    torch.testing.assert_close(points.xy[:, 0], torch.tensor([2.0, 3, 1, 4]))
+    path.write_text("image,x,y\n c.png,1,1\n")
+    with pytest.raises(InputError, match=r"there is no image ' c\.png' among the given images"):
+        read_points_file(path, names, regions, 64)
+
+
 def test_points_outside_the_region_are_left_out(tmp_path):
     points = write_and_read(tmp_path, "image,x,y\nb/cat.jpg,9.4,50\nb/cat.jpg,109.6,50\nb/cat.jpg,50,50\n")
     assert len(points) == 1

@@ -112,6 +112,26 @@ def test_a_box_that_matches_two_images_is_rejected_with_advice(folder: Path) -> 
             locate_objects(folders, regions=Regions(boxes=path))
 
 
+def test_spaces_around_a_name_in_a_csv_file_are_ignored_only_if_no_file_has_them(folder: Path) -> None:
+    for image in (" a.png", "c.png", " d.png", "d.png"):
+        shutil.copy(folder / "a.png", folder / image)
+    (folder / "sub").mkdir()
+    shutil.copy(folder / "a.png", folder / "sub")
+    boxes = folder / "boxes.csv"
+    boxes.write_text(
+        "image,x,y,w,h\n a.png,1,1,4,4\n sub/a.png ,2,2,4,4\n c.png ,3,3,4,4\n d.png,4,4,4,4\n"
+        f"{folder}/a.png ,5,5,4,4\n"
+    )
+    images = [folder / name for name in (" a.png", "a.png", "c.png", "d.png", "sub/a.png")]
+    assert summarize(locate_objects(images, regions=Regions(boxes=boxes))) == [
+        (" a.png", None, (1, 1, 4, 4), None),
+        ("a.png", None, (5, 5, 4, 4), None),
+        ("c.png", None, (3, 3, 4, 4), None),
+        # The fourth box is of " d.png", which exists but was not given.
+        ("a.png", None, (2, 2, 4, 4), None),
+    ]
+
+
 @pytest.mark.parametrize("character", ["\n", "\u2028", "\x85", "\x0c"])
 def test_names_in_csv_files_may_contain_line_ends(folder: Path, character: str) -> None:
     name = f"a{character}b.png"

@@ -34,7 +34,7 @@ class FileBox:
     """One box read from a file.
 
     where:         location of the box in the file, for messages
-    image:         name of the image or video; empty if the file does not give it
+    image:         name of the image or video as it is written; empty if the file does not give it
     frame:         0-based frame number; None if the file does not give it
     box:           x, y, w, h in pixels or fractions; x = y = 0 is the outer corner of the first pixel
     track:         number of the object in its video; None if the file does not give it
@@ -113,15 +113,17 @@ def _read_csv(path: Path) -> Iterator[FileBox]:
                 f"{describe_count(len(header), 'column')}; write decimal numbers as 1.5, not 1,5, and "
                 "put names that contain commas in quotes"
             )
-        cells = {
-            field: row[column].strip()
+        written = {
+            field: row[column]
             for field, column in column_of.items()
             if column is not None and column < len(row)
         }
+        cells = {field: cell.strip() for field, cell in written.items()}
+        image = written["image"] if cells.get("image") else ""  # Spaces may be part of the name of a file.
         numbers = [_parse_number(cells.get(name, ""), where) for name in "xywh"]
         yield FileBox(
             where,
-            cells.get("image", ""),
+            image,
             _parse_index(cells.get("frame", ""), "frame", where),
             parse_box(numbers, f"{where}: the box"),
             _parse_index(cells.get(track_field, ""), "track", where),

@@ -7,6 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
@@ -14,7 +15,7 @@ from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.box_files import FileBox, read_boxes
 from selfmark.images.decode import UnreadableImage, read_image_size
-from selfmark.images.input_files import VIDEO_SUFFIXES
+from selfmark.images.input_files import VIDEO_SUFFIXES, is_written_beside
 from selfmark.images.video import probe_video
 from selfmark.run.guarded_files import FileState, read_file_state
 from selfmark.wording import choose_form, describe_count
@@ -118,7 +119,7 @@ class _Matcher:
                 )
             return next(iter(self._is_video)), file_box.frame
         if not file_box.is_fractional:  # The box is from a table or a COCO file, which may name folders.
-            return self._best_match(file_box, self._by_name[PurePath(file_box.image).name]), file_box.frame
+            return self._match_spellings(file_box), file_box.frame
         # A YOLO file is named after the image, or after the video and the frame number, which starts at 1.
         numbered = re.fullmatch(r"(.+)_(\d+)", file_box.image)
         if file_box.image not in self._by_stem and numbered and int(numbered[2]) > 0:
@@ -126,13 +127,34 @@ class _Matcher:
             return self._best_match(file_box, videos), int(numbered[2]) - 1
         return self._best_match(file_box, self._by_stem[file_box.image]), None
 
+    def _match_spellings(self, file_box: FileBox) -> Path | None:
+        """Return the path with the name of the box, as it is written or else without surrounding spaces."""
+        written, stripped = file_box, replace(file_box, image=file_box.image.strip())
+        paths = self._list_named(written.image)
+        if written == stripped:
+            return self._best_match(written, paths)
+        others = [
+            path
+            for path in self._list_named(stripped.image)
+            if not is_written_beside(path, written.image, _count_agreement(stripped, path))
+        ]
+        most, most_without_spaces = (
+            max((_count_agreement(box, path) for path in candidates), default=0)
+            for box, candidates in ((written, paths), (stripped, others))
+        )
+        if most_without_spaces > most:
+            return self._best_match(stripped, others)
+        return self._best_match(written, paths)
+
+    def _list_named(self, image: str) -> list[Path]:
+        return self._by_name.get(PurePath(image).name, [])
+
     def _best_match(self, file_box: FileBox, paths: Sequence[Path]) -> Path | None:
         """Return the path that shares the most trailing parts with the image name of the box.
 
         Return None if there are no paths; raise if several paths share equally many parts.
         """
-        parts = PurePath(file_box.image).parts
-        agreement = {path: _count_common_suffix(parts, Path(os.path.abspath(path)).parts) for path in paths}
+        agreement = {path: _count_agreement(file_box, path) for path in paths}
         best_paths = [path for path in agreement if agreement[path] == max(agreement.values())]
         if len(best_paths) > 1:
             raise InputError(
@@ -152,6 +174,11 @@ def _advise_on_ambiguity(file_box: FileBox, matches: Sequence[Path]) -> str:
     num_common = max(_count_common_suffix(first, other) for other in others)
     example = PurePath(*first[-num_common - 1 :])  # enough folders to differ from the other matches
     return f"write the name in the box file with its folder, for example {example}"
+
+
+def _count_agreement(file_box: FileBox, path: Path) -> int:
+    """Count the trailing parts that the image name of a box and the absolute path of a file share."""
+    return _count_common_suffix(PurePath(file_box.image).parts, Path(os.path.abspath(path)).parts)
 
 
 def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> int:

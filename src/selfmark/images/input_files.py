@@ -10,7 +10,7 @@ import re
 import reprlib
 import stat
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from selfmark.errors import InputError
@@ -43,6 +43,19 @@ def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return kind(path)
     except (OSError, ValueError):
         return False
+
+
+def is_written_beside(path: Path, written: str, num_parts: int) -> bool:
+    """Return True if a file has the name as it is written, beside a file that has it without some spaces.
+
+    Args:
+        path: the file that was found without the spaces around the written name.
+        written: the name as it is written, with or without folders.
+        num_parts: number of trailing parts that the path has in common with the name without spaces.
+    """
+    parts = Path(os.path.abspath(path)).parts
+    named = Path(*parts[: len(parts) - num_parts], *PurePath(written).parts[-num_parts:])
+    return named != Path(*parts) and path_is(named, Path.exists)
 
 
 def require_input(item: str | Path) -> Path:

@@ -140,10 +140,10 @@ def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     refs: list[ImageRef] = []
     for number, line in enumerate(read_text_lines(path), start=1):
         entry = line.strip()
-        if not entry or (entry.startswith("#") and not _names_file(path.parent, entry)):
+        if not entry or (entry.startswith("#") and not _names_file(path.parent, line)):
             continue
         where = f"{path} line {number}"
-        file, box = _parse_entry(path.parent, entry, where)
+        file, box = _parse_entry(path.parent, line, where)
         if not path_is(file, Path.is_file):
             raise InputError(
                 f"{where}: there is no file {file}; paths are relative to the folder of the list"
@@ -154,22 +154,29 @@ def _read_text_list(path: Path, every: int) -> list[ImageRef]:
     return refs
 
 
-def _names_file(folder: Path, entry: str) -> bool:
+def _names_file(folder: Path, line: str) -> bool:
     """Return True if a line of a list, with or without a box, names an existing file."""
-    return any(path_is(folder / name.strip(), Path.is_file) for name in (entry, entry.rsplit(",", 4)[0]))
+    names = (line, line.rsplit(",", 4)[0])
+    return any(path_is(_find_spelling(folder, name), Path.is_file) for name in names)
 
 
-def _parse_entry(folder: Path, entry: str, where: str) -> tuple[Path, Box | None]:
-    """Parse `path` or `path,x,y,w,h`; since paths may contain commas, try the whole entry as a path first."""
-    whole_path = folder / entry
-    name, *numbers = entry.rsplit(",", 4)
+def _find_spelling(folder: Path, name: str) -> Path:
+    """Return the path of a name as it is written if there is such a file, else without surrounding spaces."""
+    written = folder / name
+    return written if path_is(written, Path.is_file) else folder / name.strip()
+
+
+def _parse_entry(folder: Path, line: str, where: str) -> tuple[Path, Box | None]:
+    """Parse `path` or `path,x,y,w,h`; since paths may contain commas, try the whole line as a path first."""
+    whole_path = _find_spelling(folder, line)
+    name, *numbers = line.rsplit(",", 4)
     if len(numbers) < 4 or path_is(whole_path, Path.is_file):
         return whole_path, None
     try:
         values = [float(number) for number in numbers]
     except ValueError:
         values = []
-    return folder / name.strip(), parse_box(values, f"{where}: the box")
+    return _find_spelling(folder, name), parse_box(values, f"{where}: the box")
 
 
 # --- COCO files ------------------------------------------------------------------------------------

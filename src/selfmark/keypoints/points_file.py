@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from selfmark.errors import InputError
+from selfmark.images.input_files import is_written_beside
 from selfmark.points import FloatArray, Keypoints
 from selfmark.run.guarded_files import open_to_read, physical_memory
 
@@ -101,13 +102,14 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
         raise InputError(f"{where}: expected numbers, found '{','.join(row[1:])}'") from error
     if not all(map(math.isfinite, (x, y, score))):
         raise InputError(f"{where}: '{','.join(row[1:])}' must be finite numbers; omit missing points")
-    return row[0].strip(), x, y, score
+    return row[0], x, y, score
 
 
 class _NameIndex:
     """Find images by name, or by the end of their path if no other image has the same end."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
         self._by_name: dict[str, list[int]] = defaultdict(list)
         self._by_file: dict[str, list[tuple[int, tuple[str, ...]]]] = defaultdict(list)
         for row, name in enumerate(names):
@@ -116,16 +118,26 @@ class _NameIndex:
             self._by_file[parts[-1] if parts else ""].append((row, parts))
 
     def find(self, image: str, where: str) -> int:
-        """Return the index of an image; `where` is the position in the file for error messages."""
-        rows = self._by_name.get(image)
-        if not rows:
-            parts = PurePath(image).parts
-            last = parts[-1] if parts else ""
+        """Return the index of an image; `where` is the position in the file for error messages.
+
+        Spaces around the name are ignored only if no image has the name as it is written.
+        """
+        rows = self._find_rows(image)
+        if not rows and image != image.strip():
             rows = [
-                row for row, full in self._by_file.get(last, []) if full[len(full) - len(parts) :] == parts
+                row
+                for row in self._find_rows(image.strip())
+                if not is_written_beside(Path(self._names[row]), image, len(PurePath(image.strip()).parts))
             ]
         if not rows:
             raise InputError(f"{where}: there is no image '{image}' among the given images")
         if len(rows) > 1:
             raise InputError(f"{where}: '{image}' matches {len(rows)} images; use more of its path")
         return rows[0]
+
+    def _find_rows(self, image: str) -> list[int]:
+        if image in self._by_name:
+            return self._by_name[image]
+        parts = PurePath(image).parts
+        candidates = self._by_file.get(parts[-1] if parts else "", [])
+        return [row for row, full in candidates if full[len(full) - len(parts) :] == parts]

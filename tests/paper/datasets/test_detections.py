@@ -92,6 +92,18 @@ def test_celeba_gets_the_68_points_of_a_detector(celeba: Dataset, tmp_path: Path
     assert data.notes == celeba.notes
 
 
+@pytest.mark.parametrize("name", ["000007.jpg", " 000007.jpg"])
+def test_spaces_around_a_name_are_ignored_only_if_no_image_has_them(
+    celeba: Dataset, tmp_path: Path, name: str
+) -> None:
+    first, *others = celeba.test.refs
+    refs = (replace(first, path=first.path.with_name(name)), *others)
+    path = _write_detections(tmp_path / "points", "csv", MAFL_IMAGES)
+    path.write_text(path.read_text().replace("000007.jpg", " 000007.jpg"))
+    data = replace_points(replace(celeba, test=replace(celeba.test, refs=refs)), path)
+    np.testing.assert_allclose(data.test.xy, [make_sixty_eight_points(7), make_sixty_eight_points(8)])
+
+
 def test_images_without_points_are_left_out_with_a_note(
     celeba: Dataset, aflw: Dataset, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def _read_table(path: Path) -> AnnotatedObjects:
         where = f"{path}, line {number}"
         if len(line) != len(header):
             raise InputError(f"{where}: expected {len(header)} columns, found {len(line)}")
-        images.append(line[0].strip())
+        images.append(line[0])
         values.append(parse_numbers(line[1:], where))
     if not images:
         raise InputError(f"{path} contains no points")

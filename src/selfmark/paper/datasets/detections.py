@@ -32,7 +32,7 @@ def replace_points(dataset: Dataset, file: Path) -> Dataset:
     with the new points. If there is a split `fit`, `train` keeps all its images: `train` is then used only
     for discovery, which needs no points.
     """
-    detections = read_points(file)
+    detections = _strip_unknown_names(read_points(file), dataset)
     splits, notes = {}, []
     for name, split in dataset.splits.items():
         matched_rows = _match_detections(split, detections, file)
@@ -105,6 +105,16 @@ def _note_missing(count: int, split: str, missing_entry: str) -> str:
     """Return a note about objects of a split that have no points or no box."""
     verb = choose_form(count, "has", "have")
     return f"{describe_count(count, 'object')} of the {split} split {verb} no {missing_entry}"
+
+
+def _strip_unknown_names(detections: AnnotatedObjects, dataset: Dataset) -> AnnotatedObjects:
+    """Remove spaces around the names of images, except those of images that have them in their names."""
+    known = {ref.path.name for split in dataset.splits.values() for ref in split.refs}
+    refs = tuple(
+        ref if ref.path.name in known else replace(ref, path=Path(str(ref.path).strip()))
+        for ref in detections.refs
+    )
+    return replace(detections, refs=refs)
 
 
 def _match_detections(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,31 @@ def test_names_that_are_not_utf8_are_refused(tmp_path: Path, capsys: pytest.Capt
         list_images([tmp_path])
     assert selfmark("discover", tmp_path, "-o", tmp_path / "run") == 2
     assert "\\udcff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["folder", "argument", "list", "COCO"])
+def test_names_that_the_locale_cannot_encode_are_refused_with_the_cure(source: str, tmp_path: Path) -> None:
+    """The name is valid UTF-8, so it is the locale that must change."""
+    name = "\u00fcn\u00efcode-\u65e5.png"
+    Image.new("RGB", (8, 8)).save(tmp_path / name)
+    (tmp_path / "list.txt").write_text(f"{name}\n", encoding="utf-8")
+    images = [{"id": 1, "file_name": name}]
+    (tmp_path / "set.json").write_text(json.dumps({"images": images}))
+    item = {"folder": ".", "argument": name, "list": "list.txt", "COCO": "set.json"}[source]
+    command = [sys.executable, "-m", "selfmark", "predict", "demo", item, "-o", "out"]
+    ascii_locale = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    refused = subprocess.run(
+        command, cwd=tmp_path, env=ascii_locale, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    error = " ".join(refused.stderr.split())
+    assert "has characters that the locale (ascii) does not have" in error
+    assert error.endswith("set the environment variable PYTHONUTF8=1")
+    assert "\\xfcn\\xefcode-\\u65e5.png" in error.replace(" ", "")
+    assert not (tmp_path / "out").exists()
+    if source == "list":
+        cured = subprocess.run(command, cwd=tmp_path, env=ascii_locale | {"PYTHONUTF8": "1"}, check=False)
+        assert cured.returncode == 0
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b.png", "x" * 300 + ".png"])

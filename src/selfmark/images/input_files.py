@@ -9,6 +9,7 @@ import os
 import re
 import reprlib
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Any
@@ -38,7 +39,12 @@ MAX_COORDINATE = 1e9  # pixels; far larger than any image, but small enough that
 
 
 def path_is(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """Return `kind(path)`, where `kind` is e.g. `Path.is_file`; return False if the path is invalid."""
+    """Return `kind(path)`, where `kind` is e.g. `Path.is_file`; return False if the path is invalid.
+
+    Raises:
+        InputError: if the path is valid, but not in the locale.
+    """
+    _require_locale(str(path), "the file name")
     try:
         return kind(path)
     except (OSError, ValueError):
@@ -135,14 +141,44 @@ def require_utf8(name: str, description: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
+        if (original := _decode_despite_locale(name)) is not None:
+            raise _build_locale_error(original, description) from error
         raise InputError(f"{description} {name!a} is not valid UTF-8; rename it") from error
 
 
+def _decode_despite_locale(name: str) -> str | None:
+    """Return the name of a file in UTF-8 that the locale could not decode; None if there is no such name."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return None
+    try:
+        return os.fsencode(name).decode("utf-8")
+    except UnicodeError:
+        return None
+
+
+def _require_locale(name: str, description: str) -> None:
+    """Raise if no file can have a name because the locale cannot encode it."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError as error:
+        raise _build_locale_error(name, description) from error
+
+
+def _build_locale_error(name: str, description: str) -> InputError:
+    return InputError(
+        f"{description} {name!a} has characters that the locale "
+        f"({sys.getfilesystemencoding()}) does not have: set the environment variable PYTHONUTF8=1"
+    )
+
+
 def require_file_name(name: str, description: str) -> None:
-    """Raise if a name cannot be that of a file or cannot be encoded as UTF-8."""
+    """Raise if a name cannot be that of a file, or cannot be encoded as UTF-8 or in the locale."""
     if "\0" in name:
         raise InputError(f"{description} {name!a} has a null character, which no file can have: correct it")
     require_utf8(name, description)
+    _require_locale(name, description)
 
 
 def read_text_input(path: Path) -> str:

@@ -33,7 +33,7 @@ from quality_data import DATASETS, Dataset, prepare_working_copy
 import selfmark
 from selfmark import verification
 from selfmark.cli.options import parse_settings
-from selfmark.config import Evaluation
+from selfmark.config import Evaluation, to_dict
 from selfmark.demo.scene import generate_scene, write_scene
 from selfmark.detector import Detector
 from selfmark.errors import InputError, TrainingError
@@ -192,9 +192,7 @@ def make_run(
         kinds.append(find_parts(_choose_other_kind(name), data, work))
     return measure_all_kinds(detector, kinds) | {
         "images": len(refs),
-        "size": run.config.images.size,
-        "orientation": run.config.features.orientation,
-        "flip": run.config.flip.train,
+        "config": to_dict(run.config),
         "checks": read_json(folder / "metrics.json")["unlabelled"],
         "verification": read_json(run.verification_path) if run.verification_path.exists() else None,
         "mirror": list(detector.card.mirror),

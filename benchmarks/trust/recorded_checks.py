@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from calibration_runs import NUM_LANDMARKS, find_parts
 
-from selfmark.config import Images, override, preset
+from selfmark.config import from_dict
 from selfmark.evaluation.individuals import check_individuals
 from selfmark.evaluation.protocol import to_json_list, to_json_number
 from selfmark.image_ref import ImageRef
@@ -52,14 +52,14 @@ def repeat_checks(path: Path, run: dict[str, Any], work: Path) -> dict[str, Any]
     """
     recorded = np.load(path)
     refs = [_parse_ref(name, work) for name in recorded["names"]]
-    store = load_store(refs, Images(size=run["size"]), float("inf"), None)
-    settings = {"images.size": run["size"], "features.orientation": run["orientation"]}
-    config = override(preset("tiny"), settings)
+    config = from_dict(run["config"])
+    store = load_store(refs, config.images, float("inf"), None)
     checks = check_individuals(recorded["xy"].astype(np.float64), store.pixels, config, torch.device("cpu"))
     return {name: to_json_list(getattr(checks, name)) for name in PER_LANDMARK} | {
         "duplicates": checks.duplicates,
         "kind_separation": to_json_number(checks.kind_separation),
         "upright_accuracy": to_json_number(checks.upright_accuracy),
+        "missed_movement": to_json_number(checks.missed_movement),
     }
 
 

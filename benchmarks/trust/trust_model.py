@@ -1,33 +1,35 @@
 """Fit the weights of trust and verdict, and measure how well they work on data sets left out of the fit.
 
-    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather OUT RUNS.json
-    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --update OUT RUNS.json
-    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --later OUT RUNS.json
+    PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py --gather PART OUT RUNS.json
     PYTHONPATH=src:benchmarks python benchmarks/trust/trust_model.py RUNS.json OUTPUT.json
 
-The first command collects the files that `calibration_runs.py` and `recipe_runs.py` wrote to OUT. The second
-command adds the runs of OUT to RUNS.json; they replace runs of the same data set and variant. The third
-command stores the runs of OUT as runs of a later version, which no weights are fitted to. The last command
-leaves out each data set in turn: it fits the weights to the runs on the other data sets, and compares trust
-and verdict of the left-out runs, and of the later runs on this data set, with their true errors. The weights
-in the settings (`evaluation.error_weights` and others) are those fitted to all runs but the later ones.
+The first command stores the runs that `calibration_runs.py` wrote to OUT as one part of RUNS.json:
+
+- `runs`: the weights are fitted to these runs.
+- `confirmation_runs`: runs with another seed, made after everything else was decided.
+- `verified_runs`: verified runs, to which only the weights of verified runs are fitted.
+
+The second command leaves out each data set in turn: it fits the weights to the runs on the other data sets,
+and compares trust and verdict of the left-out runs, and of the confirmation runs on this data set, with their
+true errors. The weights in the settings (`evaluation.error_weights` and others) are those fitted to all
+`runs` and `verified_runs`. The choices of recipes are stored in RUNS.json, too.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from functools import partial
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import provenance
-import torch
+import numpy.typing as npt
 from scipy.stats import norm, spearmanr
 
 from selfmark.config import Evaluation
-from selfmark.evaluation.trust import TrustEvidence, judge_landmarks
+from selfmark.evaluation.trust import LandmarkTrust, TrustEvidence, judge_landmarks
 from selfmark.evaluation.verdict import judge_run
 from selfmark.model.card import GOOD_TRUST, MIN_TRUST
 from selfmark.points import FloatArray
@@ -46,75 +48,43 @@ AUTO_RECIPES = {  # the recipe that `--recipe auto` chooses for each data set
 }
 
 
+PARTS = ("runs", "confirmation_runs", "verified_runs")
+
+
 class Weights(NamedTuple):
     """Fitted weights, named like the settings in `Evaluation`."""
 
     error_weights: tuple[float, ...]
     run_error_weights: tuple[float, ...]
+    missed_movement_weight: float
 
 
 def main() -> None:
     """Gather the runs, or fit the weights to them."""
     if sys.argv[1] == "--gather":
-        write_json(gather_runs(Path(sys.argv[2])), Path(sys.argv[3]))
-        return
-    if sys.argv[1] == "--update":
-        path = Path(sys.argv[3])
-        write_json(update_runs(read_json(path), gather_runs(Path(sys.argv[2]))), path)
-        return
-    if sys.argv[1] == "--later":
-        path, later_results = Path(sys.argv[3]), gather_runs(Path(sys.argv[2]))
-        write_json(
-            read_json(path)
-            | {"later_runs": later_results["runs"], "later_made_with": later_results["made_with"]},
-            path,
-        )
+        part, folder, path = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+        if part not in PARTS:
+            raise SystemExit(f"'{part}' is not one of {', '.join(PARTS)}")
+        write_json(read_json(path) | {part: gather_runs(folder)}, path)
         return
     content = read_json(Path(sys.argv[1]))
     about = {"script": "benchmarks/trust/trust_model.py", "made_with": content["made_with"]}
     result = measure(content["runs"]) | measure_recipes(content["recipes"])
-    later_results = {"made_with": content["later_made_with"]} | measure_later(
-        content["runs"], content["later_runs"]
+    write_json(
+        about
+        | result
+        | {
+            "verified_runs": measure_verified(content["verified_runs"]),
+            "confirmation_runs": measure_confirmation(content),
+        },
+        Path(sys.argv[2]),
     )
-    write_json(about | result | {"later_runs": later_results}, Path(sys.argv[2]))
 
 
-def gather_runs(folder: Path) -> dict[str, Any]:
+def gather_runs(folder: Path) -> list[dict[str, Any]]:
     """Return the checks and true errors of all runs of a folder."""
-    rows, recipes = [], []
-    for path in sorted(folder.glob("*.json")):
-        run = read_json(path)
-        if path.name.startswith("recipe--"):
-            recipes.append({key: run.get(key) for key in ("data", "recipe", "forward_share", "orientation")})
-        elif "error" not in run:
-            rows.append(_select_values(run))
-    versions = {
-        "torch": torch.__version__,
-        "device": "",
-        "commit": provenance.read_commit(),
-        "seed": 0,
-        "note": "",
-    }
-    return {"made_with": versions, "runs": rows, "recipes": recipes}
-
-
-def update_runs(old_content: dict[str, Any], new_content: dict[str, Any]) -> dict[str, Any]:
-    """Replace old runs by new runs of the same data set and variant; `made_with` lists the new runs.
-
-    Args:
-        old_content: what `gather_runs` returned for the old runs.
-        new_content: the same for the new runs; their recipes are ignored.
-    """
-    added_runs = {(run["data"], run["variant"]): run for run in new_content["runs"]}
-    kept_runs = {(run["data"], run["variant"]): run for run in old_content["runs"]}
-    about = new_content["made_with"] | {
-        "runs": [f"{data}, {variant}" for data, variant in sorted(added_runs)]
-    }
-    made_with = old_content["made_with"] | {"updates": [*old_content["made_with"].get("updates", []), about]}
-    return old_content | {
-        "made_with": made_with,
-        "runs": [run for _, run in sorted((kept_runs | added_runs).items())],
-    }
+    runs = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    return [_select_values(run) for run in runs if "error" not in run]
 
 
 def _select_values(run: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +99,8 @@ def _select_values(run: dict[str, Any]) -> dict[str, Any]:
         "landmark_shares": _round_values(run["landmark_shares"]),
         "second_run_error": second,
         "kind_separation": _round_values([run["checks"]["kind_separation"]], 3)[0],
+        "missed_movement": _round_values([run["checks"]["missed_movement"]])[0],
         "duplicates": run["checks"]["duplicates"],
-        "spread": _round_values(run["checks"]["spread"]),
         **checks,
     }
 
@@ -145,98 +115,108 @@ def measure(runs: list[dict[str, Any]]) -> dict[str, Any]:
     Args:
         runs: runs that `gather_runs` returned.
     """
-    names = sorted({run["data"] for run in runs})
-    spearman: dict[str, float] = {}
-    spearman_verified: dict[str, float] = {}
-    rows, correlations, levels = [], [], []
-    for name in names:
-        other_runs = [run for run in runs if run["data"] != name]
-        left_out = [run for run in runs if run["data"] == name]
-        settings = _fit_settings(other_runs)
-        judged = [judge_landmarks(_build_evidence(run, is_verified=False), settings) for run in left_out]
-        truth = np.concatenate([run["landmark_shares"] for run in left_out])
-        spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
-        with_second = [judge_landmarks(_build_evidence(run, is_verified=True), settings) for run in left_out]
-        has_second = [run["second_run_error"] is not None for run in left_out]
-        if any(has_second):
-            spearman_verified[name] = _correlate(
-                np.concatenate(list(compress([trust.trust for trust in with_second], has_second))),
-                np.concatenate(list(compress([run["landmark_shares"] for run in left_out], has_second))),
-            )
-        for run, trust, second in zip(left_out, judged, with_second, strict=True):
-            verdict, expected = judge_run(trust.expected_error, settings)
-            correlations.append(_correlate(trust.trust, np.array(run["landmark_shares"])))
-            levels.append(np.stack([trust.trust, run["landmark_shares"]]))
-            rows.append(
-                {
-                    "data": run["data"],
-                    "variant": run["variant"],
-                    "forward_share": run["forward_share"],
-                    "expected_forward": round(expected, 3),
-                    "verdict": verdict,
-                    "verdict_verified": None
-                    if run["second_run_error"] is None
-                    else judge_run(second.expected_error, settings).verdict,
-                    "true_verdict": judge_forward_share(run["forward_share"], settings),
-                }
-            )
-    wrong_rows = [row for row in rows if row["verdict"] != row["true_verdict"]]
-    final_weights, final_verified_weights = (
-        fit_weights(runs, is_verified=is_verified) for is_verified in (False, True)
-    )
+    judged = judge_left_out(runs, runs)
+    forward = np.array([run["forward_share"] for run in runs])
     return {
-        "runs": len(runs),
-        "landmarks": sum(len(run["landmark_shares"]) for run in runs),
-        "spearman_left_out": spearman,
-        "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
-        "spearman_left_out_verified": spearman_verified,
-        "spearman_left_out_verified_mean": round(float(np.mean(list(spearman_verified.values()))), 4),
-        "spearman_within_runs_mean": round(float(np.nanmean(correlations)), 4),
-        "levels": _measure_levels(*np.concatenate(levels, axis=1)),
-        "verdict_accuracy": _measure_accuracy(rows, "verdict"),
-        "verdict_accuracy_verified": _measure_accuracy(rows, "verdict_verified"),
+        **_summarize(judged),
         "attainable_accuracy": {
-            str(error): compute_attainable_accuracy(np.array([run["forward_share"] for run in runs]), error)
-            for error in ESTIMATE_ERRORS
+            str(error): compute_attainable_accuracy(forward, error) for error in ESTIMATE_ERRORS
         },
-        "verdicts_good_for_failed": _count_confused(rows),
-        "verdicts_missed": wrong_rows,
-        "verdicts": rows,
         "mixed_kinds_noticed": _notice_mixed_kinds(runs),
-        "weights": final_weights._asdict() | {"verified_error_weights": final_verified_weights.error_weights},
+        "weights": fit_weights(runs)._asdict(),
     }
 
 
-def measure_later(runs: list[dict[str, Any]], later: list[dict[str, Any]]) -> dict[str, Any]:
-    """Judge runs of a later version with weights fitted to the earlier runs on the other data sets.
+def measure_confirmation(content: dict[str, Any]) -> dict[str, Any]:
+    """Judge runs that were made last with weights fitted to the earlier runs on the other data sets."""
+    result = _summarize(judge_left_out(content["runs"], content["confirmation_runs"]))
+    return {"made_with": content["confirmation_made_with"]} | result
 
-    Args:
-        runs: earlier runs that `gather_runs` returned.
-        later: the same for the later runs; the weights are not fitted to any of them.
-    """
-    rows, spearman = [], {}
-    for name in sorted({run["data"] for run in later}):
-        settings = _fit_settings([run for run in runs if run["data"] != name])
-        left_out = [run for run in later if run["data"] == name]
-        judged = [judge_landmarks(_build_evidence(run, is_verified=False), settings) for run in left_out]
+
+def measure_verified(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Leave out each data set once; return how well trust ranks landmarks with and without a second run."""
+    spearman: dict[str, list[float]] = {"without": [], "with": []}
+    for name in sorted({run["data"] for run in runs}):
+        left_out = [run for run in runs if run["data"] == name and run["second_run_error"] is not None]
+        if not left_out:
+            continue
+        others = [run for run in runs if run["data"] != name]
         truth = np.concatenate([run["landmark_shares"] for run in left_out])
-        spearman[name] = _correlate(np.concatenate([trust.trust for trust in judged]), truth)
-        for run, trust in zip(left_out, judged, strict=True):
-            verdict, expected = judge_run(trust.expected_error, settings)
-            row = {key: run[key] for key in ("data", "variant", "images", "forward_share")}
-            row |= {"expected_forward": round(expected, 3), "verdict": verdict}
-            rows.append(row | {"true_verdict": judge_forward_share(run["forward_share"], settings)})
-    expected = np.array([row["expected_forward"] for row in rows])
-    forward = np.array([row["forward_share"] for row in rows])
+        for key, is_verified in (("without", False), ("with", True)):
+            weights = fit_landmark_weights(others, is_verified=is_verified)
+            settings = replace(Evaluation(), **{_name_of_weights(is_verified): weights})
+            trust = [judge_landmarks(_build_evidence(run, is_verified), settings).trust for run in left_out]
+            spearman[key].append(_correlate(np.concatenate(trust), truth))
     return {
-        "runs": len(later),
-        "landmarks": sum(len(run["landmark_shares"]) for run in later),
+        "runs": sum(run["second_run_error"] is not None for run in runs),
+        "spearman_left_out_mean": {key: round(float(np.mean(rows)), 4) for key, rows in spearman.items()},
+        "weights": {"verified_error_weights": fit_landmark_weights(runs, is_verified=True)},
+    }
+
+
+def _name_of_weights(is_verified: bool) -> str:
+    return "verified_error_weights" if is_verified else "error_weights"
+
+
+class JudgedRun(NamedTuple):
+    """A run, judged with weights that were fitted to runs on other data sets."""
+
+    run: dict[str, Any]
+    trust: LandmarkTrust
+    expected_forward: float
+    verdict: str
+
+
+def judge_left_out(runs: list[dict[str, Any]], judged_runs: list[dict[str, Any]]) -> list[JudgedRun]:
+    """Judge runs, each with weights that are fitted to those of `runs` that are on other data sets."""
+    judged = []
+    for name in sorted({run["data"] for run in judged_runs}):
+        settings = replace(
+            Evaluation(), **fit_weights([run for run in runs if run["data"] != name])._asdict()
+        )
+        for run in (run for run in judged_runs if run["data"] == name):
+            trust = judge_landmarks(_build_evidence(run, is_verified=False), settings)
+            verdict, expected = judge_run(trust.expected_error, _missed_movement(run), settings)
+            judged.append(JudgedRun(run, trust, expected, verdict))
+    return judged
+
+
+def _summarize(judged: list[JudgedRun]) -> dict[str, Any]:
+    """Return how well trust and verdict agree with the true errors."""
+    rows = [
+        {
+            **{key: item.run[key] for key in ("data", "variant", "images", "forward_share")},
+            "expected_forward": round(item.expected_forward, 3),
+            "verdict": item.verdict,
+            "true_verdict": judge_forward_share(item.run["forward_share"], Evaluation()),
+        }
+        for item in judged
+    ]
+    has_features = np.array([item.run["missed_movement"] is None for item in judged])
+    is_right = np.array([row["verdict"] == row["true_verdict"] for row in rows])
+    relative = np.array([row["expected_forward"] / row["forward_share"] for row in rows])
+    spearman = {
+        name: _correlate(
+            np.concatenate([item.trust.trust for item in judged if item.run["data"] == name]),
+            np.concatenate([item.run["landmark_shares"] for item in judged if item.run["data"] == name]),
+        )
+        for name in sorted({item.run["data"] for item in judged})
+    }
+    within_runs = [_correlate(item.trust.trust, np.array(item.run["landmark_shares"])) for item in judged]
+    levels = [np.stack([item.trust.trust, item.run["landmark_shares"]]) for item in judged]
+    return {
+        "runs": len(rows),
+        "landmarks": sum(len(item.run["landmark_shares"]) for item in judged),
         "spearman_left_out": spearman,
         "spearman_left_out_mean": round(float(np.mean(list(spearman.values()))), 4),
-        "verdict_accuracy": _measure_accuracy(rows, "verdict"),
+        "spearman_within_runs_mean": round(float(np.nanmean(within_runs)), 4),
+        "levels": _measure_levels(*np.concatenate(levels, axis=1)),
+        "verdict_accuracy": _mean(is_right),
+        "verdict_accuracy_with_features": _mean(is_right[has_features]),
+        "verdict_accuracy_without_features": _mean(is_right[~has_features]),
+        "relative_error_of_expected_forward": round(float(np.median(np.abs(relative - 1))), 4),
         "verdicts_good_for_failed": _count_confused(rows),
-        "relative_error_of_expected_forward": round(float(np.median(np.abs(expected / forward - 1))), 4),
-        "verdicts_missed": [row for row in rows if row["verdict"] != row["true_verdict"]],
+        "verdicts_missed": [row for row, right in zip(rows, is_right, strict=True) if not right],
         "verdicts": rows,
     }
 
@@ -265,14 +245,13 @@ def compute_attainable_accuracy(forward: FloatArray, relative_error: float) -> f
     return round(float(probability.mean()), 4)
 
 
+def _mean(values: npt.NDArray[np.bool_]) -> float | None:
+    return round(float(values.mean()), 4) if len(values) else None
+
+
 def _count_confused(rows: list[dict[str, Any]]) -> int:
     """Count the good runs that are called failed, and the failed runs that are called good."""
     return sum({row["verdict"], row["true_verdict"]} == {"good", "failed"} for row in rows)
-
-
-def _measure_accuracy(rows: list[dict[str, Any]], name: str) -> float:
-    """Return the fraction of right verdicts; runs without the verdict `name` are left out."""
-    return round(float(np.mean([row[name] == row["true_verdict"] for row in rows if row[name]])), 4)
 
 
 def _measure_levels(trust: FloatArray, error: FloatArray) -> dict[str, dict[str, float]]:
@@ -312,24 +291,55 @@ def judge_forward_share(forward_share: float, settings: Evaluation) -> str:
     return "failed" if forward_share >= settings.failed_error else "usable"
 
 
-def fit_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> Weights:
-    """Fit the weights of the expected error of landmarks, then those of the expected error of runs.
+def fit_weights(runs: list[dict[str, Any]]) -> Weights:
+    """Fit the weights of the expected error of landmarks, then those of the expected forward error of runs.
+
+    The line from the best landmarks to the forward error is fitted to all runs, because hardly any run with
+    features fails. The weight of the missed movement is fitted to the runs in which it was measured.
 
     Args:
         runs: runs that `gather_runs` returned.
-        is_verified: whether the second run is part of the evidence. Runs whose second training collapsed are
-            then left out.
+    """
+    weights = fit_landmark_weights(runs, is_verified=False)
+    best_errors, missed = [], []
+    for run in runs:
+        forward = min(run["forward_share"], MAX_ERROR)
+        settings = Evaluation(error_weights=weights)
+        errors = judge_landmarks(_build_evidence(run, is_verified=False), settings).expected_error
+        best_errors.append((float(np.quantile(errors, Evaluation().best_fraction)), forward))
+        if run["missed_movement"] is not None:
+            missed.append((run["missed_movement"], forward))
+    return Weights(weights, _fit_line(best_errors), _fit_slope(missed))
+
+
+def fit_landmark_weights(runs: list[dict[str, Any]], *, is_verified: bool) -> tuple[float, ...]:
+    """Fit the weights of the expected error of landmarks.
+
+    Args:
+        runs: runs that `gather_runs` returned.
+        is_verified: whether the second run is part of the evidence. Runs without one are then left out.
     """
     if is_verified:
         runs = [run for run in runs if run["second_run_error"] is not None]
-    inputs = [_build_columns(run, is_verified) for run in runs]
     targets = [np.clip(np.array(run["landmark_shares"]), 0, MAX_ERROR) for run in runs]
-    solution = solve_weighted_ridge(inputs, targets)
-    expected = [np.maximum(columns @ solution, 0) for columns in inputs]
-    best_errors = np.array([np.quantile(errors, Evaluation().best_fraction) for errors in expected])
-    forward = np.clip([run["forward_share"] for run in runs], 0, MAX_ERROR)
-    line = np.linalg.lstsq(np.stack([np.ones(len(best_errors)), best_errors], axis=1), forward, rcond=None)[0]
-    return Weights(*(tuple(round(float(value), 2) for value in values) for values in (solution, line)))
+    return _round_weights(solve_weighted_ridge([_build_columns(run, is_verified) for run in runs], targets))
+
+
+def _fit_line(pairs: list[tuple[float, float]]) -> tuple[float, ...]:
+    """Return constant and slope of the line through pairs of evidence and forward error."""
+    evidence, forward = np.array(pairs).T
+    inputs = np.stack([np.ones(len(evidence)), evidence], axis=1)
+    return _round_weights(np.linalg.lstsq(inputs, forward, rcond=None)[0])
+
+
+def _fit_slope(pairs: list[tuple[float, float]]) -> float:
+    """Return the slope of the line through zero and pairs of evidence and forward error."""
+    evidence, forward = np.array(pairs).T
+    return round(float(evidence @ forward / (evidence @ evidence)), 2)
+
+
+def _round_weights(values: FloatArray) -> tuple[float, ...]:
+    return tuple(round(float(value), 2) for value in values)
 
 
 def solve_weighted_ridge(inputs: list[FloatArray], targets: list[FloatArray]) -> FloatArray:
@@ -350,16 +360,6 @@ def solve_weighted_ridge(inputs: list[FloatArray], targets: list[FloatArray]) ->
     return solution
 
 
-def _fit_settings(runs: list[dict[str, Any]]) -> Evaluation:
-    """Return the default settings with weights fitted to these runs."""
-    weights, verified_weights = (fit_weights(runs, is_verified=is_verified) for is_verified in (False, True))
-    return Evaluation(
-        error_weights=weights.error_weights,
-        verified_error_weights=verified_weights.error_weights,
-        run_error_weights=weights.run_error_weights,
-    )
-
-
 def _build_columns(run: dict[str, Any], is_verified: bool) -> FloatArray:
     """Return the inputs of the regression, [K, 3 or 4]: 1 and the evidence of each landmark, 0 to 1."""
     evidence = _build_evidence(run, is_verified)
@@ -375,6 +375,11 @@ def _build_evidence(run: dict[str, Any], is_verified: bool) -> TrustEvidence:
     has_second = is_verified and run["second_run_error"] is not None
     second = as_array(run["second_run_error"]) if has_second else None
     return TrustEvidence(**{name: as_array(run[name]) for name in CHECKS}, second_run_error=second)
+
+
+def _missed_movement(run: dict[str, Any]) -> float:
+    missed = run["missed_movement"]
+    return math.nan if missed is None else missed
 
 
 def _correlate(trust: FloatArray, error: FloatArray) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from selfmark.config import Features
 from selfmark.evaluation.appearance import (
     compute_features,
     describe_landmarks,
@@ -69,5 +70,7 @@ def test_descriptors_are_the_features_at_the_landmarks() -> None:
     cells = compute_features(encoder, pixels.float() / 255, torch.device("cpu"), batch=2)
     expected = torch.stack([features[:, :, 0, 0], features[:, :, 1, 4]], dim=1)
     np.testing.assert_allclose(
-        describe_landmarks(cells, cell_centers), torch.nn.functional.normalize(expected, dim=-1), atol=2e-3
+        describe_landmarks(cells, cell_centers, Features()),
+        torch.nn.functional.normalize(expected, dim=-1),
+        atol=2e-3,
     )

@@ -94,3 +94,66 @@ def test_checks_that_cannot_be_made_have_nan_results(monkeypatch: pytest.MonkeyP
     assert np.isnan(result.appearance_error).all()
     assert np.isnan(result.kind_separation)
     assert (result.constellation == 1).all()
+
+
+# --- places of parts, and runs without features -----------------------------------------------------------
+
+FEATURES = "efficientnet-lite0"  # replaced by a tiny encoder
+
+
+def _draw_faces() -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
+    """Return pictures of upright faces with two eyes that look the same, and positions of eyes and mouth."""
+    random = np.random.default_rng(1)
+    pixels = np.full((IMAGES, SIDE, SIDE, 3), 128, dtype=np.uint8)
+    usual = np.array([[36.0, 40], [92, 40], [64, 96]])
+    positions = usual + random.uniform(-14, 14, (IMAGES, 1, 2)) + random.uniform(-5, 5, (IMAGES, 3, 2))
+    colors = [PARTS["head"], PARTS["head"], PARTS["tail"]]
+    for picture, parts in zip(pixels, positions, strict=True):
+        for (x, y), color in zip(parts.round().astype(int), colors, strict=True):
+            picture[y - 8 : y + 9, x - 8 : x + 9] = color
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), positions
+
+
+def test_eyes_are_told_apart_by_their_places_if_the_run_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, positions = _draw_faces()
+    run = {"features.name": FEATURES, "features.orientation": "upright"}
+    used = _check(monkeypatch, positions, pixels, **run, **{"features.places": "used"})
+    ignored = _check(monkeypatch, positions, pixels, **run, **{"features.places": "ignored"})
+    assert used.appearance_error[:2].max() < 0.45
+    assert ignored.appearance_error[:2].min() > 1.2 * used.appearance_error[:2].max()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"features.orientation": "any"},  # objects face any direction, so a place means nothing
+        {"method": "zero-shot"},  # zero-shot landmarks were found by their places
+        {"features.name": "none"},
+    ],
+)
+def test_other_runs_are_checked_without_places(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    pixels, positions = _draw_faces()
+    run = {"features.name": FEATURES, "features.orientation": "upright"} | changes
+    used = _check(monkeypatch, positions, pixels, **run, **{"features.places": "used"})
+    ignored = _check(monkeypatch, positions, pixels, **run, **{"features.places": "ignored"})
+    np.testing.assert_array_equal(used.appearance_error, ignored.appearance_error)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "is_measured"), [("none", 40, True), ("none", 39, False), (FEATURES, 40, False)]
+)
+def test_missed_movement_is_measured_for_runs_without_features(
+    monkeypatch: pytest.MonkeyPatch, name: str, images: int, is_measured: bool
+) -> None:
+    pixels, positions = _draw_faces()
+    rows = np.arange(images) % IMAGES
+    result = _check(
+        monkeypatch,
+        positions[rows],
+        pixels[torch.from_numpy(rows)],
+        **{"features.name": name, "evaluation.reference_parts": 3},
+    )
+    assert np.isfinite(result.missed_movement) == is_measured
+    assert not result.missed_movement > 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_the_expected_error_is_a_weighted_sum() -> None:
 def test_a_stable_landmark_that_looks_different_everywhere_is_not_trusted() -> None:
     trust = judge_landmarks(_make_evidence([1.0, 1.0], [0.99, 1.0]), SETTINGS)
     np.testing.assert_allclose(trust.expected_error, [0.1 + 0.6 * 0.99, 1])
-    assert judge_run(np.ones(5), Evaluation()).verdict == "failed"
+    assert judge_run(np.ones(5), math.nan, Evaluation()).verdict == "failed"
 
 
 def test_the_error_of_a_second_run_counts_if_there_is_one() -> None:
@@ -123,12 +124,23 @@ def test_trust_depends_on_the_absolute_found_rate() -> None:
 
 @pytest.mark.parametrize(
     ("expected_error", "verdict"),
-    [([0.1, 0.1, 0.1], "good"), ([0.5, 0.6, 0.5], "usable"), ([0.9, 1.0, 0.95], "failed")],
+    [([0.1, 0.1, 0.1], "good"), ([0.5, 0.6, 0.5], "usable"), ([0.95, 1.0, 0.97], "failed")],
 )
 def test_a_run_is_judged_by_its_best_landmarks(expected_error: list[float], verdict: str) -> None:
-    result = judge_run(np.array(expected_error), Evaluation())
+    result = judge_run(np.array(expected_error), math.nan, Evaluation())
     assert result.verdict == verdict
     constant, factor = Evaluation().run_error_weights
     assert result.expected_forward == pytest.approx(
         constant + factor * np.quantile(expected_error, Evaluation().best_fraction), abs=1e-4
     )
+
+
+@pytest.mark.parametrize(("missed", "verdict"), [(0.1, "good"), (0.6, "usable"), (1.0, "failed")])
+def test_a_run_without_features_is_judged_by_the_movement_that_its_landmarks_miss(
+    missed: float, verdict: str
+) -> None:
+    for expected_error in (0.1, 0.9):
+        result = judge_run(np.full(4, expected_error), missed, Evaluation())
+        assert result.verdict == verdict
+        factor = Evaluation().missed_movement_weight
+        assert result.expected_forward == pytest.approx(factor * missed, abs=1e-4)

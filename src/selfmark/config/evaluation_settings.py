@@ -71,22 +71,27 @@ class Evaluation:
     duplicate_radius: float = between(0, 1_000, 0.02)
     # A run on fewer training images than this value gets a warning that its landmarks are uncertain.
     min_images: int = between(1, 10_000_000, 30)
+    # Number of parts of the object that pretrained features find to check a run without features.
+    reference_parts: int = between(2, 1_000, 20)
     # The weights below are fitted by benchmarks/trust/trust_model.py, see docs/results/trust.json.
 
     # Three numbers that give the expected error of a landmark. The first is a constant. The second is the
     # weight of the fraction of deformations that the landmark does not follow. The third is the weight of the
     # appearance error, which is the unexplained fraction of the landmark if it is predicted from positions
     # found by appearance alone.
-    error_weights: tuple[float, float, float] = between(0, 1_000, (0.06, 0.32, 0.7))
+    error_weights: tuple[float, float, float] = between(0, 1_000, (0.1, 0.2, 0.77))
     # The same three numbers for verified runs, and a fourth one. The fourth is the weight of the unexplained
     # fraction of the landmark if it is predicted from the landmarks of the second run.
     verified_error_weights: tuple[float, float, float, float] = between(0, 1_000, (0.05, 0.31, 0.61, 0.13))
     # Two numbers that give the expected forward error of a run. The first is a constant. The second is the
     # weight of the expected error of its best landmarks.
-    run_error_weights: tuple[float, float] = between(0, 1_000, (0.04, 0.85))
+    run_error_weights: tuple[float, float] = between(0, 1_000, (0.01, 0.79))
+    # The expected forward error of a run without features is this value times the fraction of the movement of
+    # the object's parts that its landmarks do not predict.
+    missed_movement_weight: float = between(0, 1_000, 0.86)
     # Fraction of the landmarks that count as the best ones. A run is judged by the largest expected error
     # among them.
-    best_fraction: float = above(0, 1, 0.1)
+    best_fraction: float = above(0, 1, 0.25)
     # Trust in a landmark is lowered in proportion if Stage 1 found the landmark in a smaller fraction of the
     # images than this value.
     full_found_rate: float = above(0, 1, 0.5)

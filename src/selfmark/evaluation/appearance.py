@@ -13,18 +13,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from selfmark.config import Features
 from selfmark.correspondence.agreement import unexplained_fraction
 from selfmark.evaluation.constellation import FittedShapes
+from selfmark.features.cells import normalize_features
 from selfmark.features.encoder import CELL, Encoder
 from selfmark.images.augment import invert_affine, move_points, warp_images
-from selfmark.model.feature_network import enlarge_maps, sharpen_similarity
+from selfmark.model.feature_network import enlarge_maps, similarity_heat
 from selfmark.model.heatmaps import heat_centroids, sample_maps, to_pixels
 from selfmark.points import FloatArray
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
-
-_BLOCK = 32  # number of images whose similarity maps are in memory at a time
 
 
 class AlignedImages(NamedTuple):
@@ -94,48 +93,48 @@ def compute_features(
     return group.compute_shared(len(pixels), batch, describe)[0]
 
 
-def describe_landmarks(features: Tensor, xy: FloatArray) -> FloatArray:
+def describe_landmarks(features: Tensor, xy: FloatArray, settings: Features) -> FloatArray:
     """Describe each landmark of each image by the features at its position.
 
     Args:
-        features: [N, D, S/8, S/8] features of the cells, see `compute_features`.
+        features: [N, D, S/8, S/8] features of the cells, see `compute_features`; `append_places` may have
+            appended the places of the cells.
         xy: [N, K, 2] landmarks, pixels of the images [S, S] that `features` describe.
+        settings: whether places were appended.
 
     Returns:
-        [N, K, D] unit vectors.
+        [N, K, D]; the features are unit vectors.
     """
     position = torch.from_numpy((xy + 0.5) / CELL - 0.5)
     sampled = sample_maps(features.float(), position)
-    described: FloatArray = F.normalize(sampled, dim=-1).numpy().astype(np.float64)
+    described: FloatArray = normalize_features(sampled, settings).numpy().astype(np.float64)
     return described
 
 
-def find_by_appearance(features: Tensor, descriptor: FloatArray, sharpness: float) -> FloatArray:
+def find_by_appearance(features: Tensor, descriptor: FloatArray, settings: Features) -> FloatArray:
     """Find each landmark of an image by its appearance in all other images.
 
     Args:
-        features: [N, D, S/8, S/8] features of the cells, see `compute_features`.
+        features: [N, D, S/8, S/8] features of the cells, see `compute_features`; `append_places` may have
+            appended the places of the cells.
         descriptor: [N, K, D] descriptors of the landmarks, see `describe_landmarks`.
-        sharpness: inverse temperature of the soft-argmax over similarities.
+        settings: sharpness of the soft-argmax over similarities, and whether places were appended.
 
     Returns:
         [N, K, 2] the places that look most like the landmarks, pixels of the images [S, S].
     """
     sum_of_others = descriptor.sum(axis=0) - descriptor  # sum over all images but the image itself
-    mean_of_others = torch.from_numpy(sum_of_others / _compute_lengths(sum_of_others)).float()
+    mean_of_others = torch.from_numpy(sum_of_others / max(len(descriptor) - 1, 1)).float()
     places = []
-    for expected, block in zip(
-        torch.split(mean_of_others, _BLOCK), torch.split(features, _BLOCK), strict=True
-    ):
-        similarity = torch.einsum("nkd,ndhw->nkhw", expected, block.float())
-        maps = enlarge_maps(sharpen_similarity(similarity, sharpness))
-        places.append(to_pixels(heat_centroids(maps).cells))
+    for cells, expected in zip(features, normalize_features(mean_of_others, settings), strict=True):
+        heat = similarity_heat(cells[None].float(), expected, settings.sharpness)
+        places.append(to_pixels(heat_centroids(enlarge_maps(heat)).cells))
     found: FloatArray = torch.cat(places).numpy().astype(np.float64)
     return found
 
 
 def measure_unexplained_by_appearance(
-    images: AlignedImages, features: Tensor, descriptor: FloatArray, xy: FloatArray, sharpness: float
+    images: AlignedImages, features: Tensor, descriptor: FloatArray, xy: FloatArray, settings: Features
 ) -> FloatArray:
     """Return the error [K] of predicting each landmark from the places that `find_by_appearance` finds.
 
@@ -143,12 +142,12 @@ def measure_unexplained_by_appearance(
 
     Args:
         images: aligned images.
-        features: [N, D, S/8, S/8] features of the aligned images, see `compute_features`.
+        features: [N, D, S/8, S/8] features of the aligned images, see `find_by_appearance`.
         descriptor: [N, K, D] descriptors of the landmarks, see `describe_landmarks`.
         xy: [N, K, 2] landmarks, pixels of the original images.
-        sharpness: see `find_by_appearance`.
+        settings: see `find_by_appearance`.
     """
-    found = torch.from_numpy(find_by_appearance(features, descriptor, sharpness)).float()
+    found = torch.from_numpy(find_by_appearance(features, descriptor, settings)).float()
     in_originals = move_points(found, invert_affine(images.matrix)).double().numpy()
     present = np.ones((len(xy), 1), dtype=bool)
     landmarks = range(xy.shape[1])

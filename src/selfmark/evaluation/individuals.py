@@ -7,7 +7,7 @@ the next may still follow every deformation. So these checks compare images of d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from selfmark.config import DEFAULT_FEATURES, Config
+from selfmark.config import DEFAULT_FEATURES, Config, Features
 from selfmark.errors import InputError
 from selfmark.evaluation.appearance import (
     align_images,
@@ -30,6 +30,8 @@ from selfmark.evaluation.constellation import (
     measure_unexplained_by_others,
 )
 from selfmark.evaluation.kinds import measure_kind_separation
+from selfmark.evaluation.reference_parts import find_reference_parts, measure_missed_movement
+from selfmark.features.cells import append_places
 from selfmark.features.encoder import Encoder
 from selfmark.features.loading import load_encoder
 from selfmark.features.orientation import measure_uprightness
@@ -37,7 +39,8 @@ from selfmark.points import FloatArray
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.sampling import evenly_spaced
 
-_MIN_DESCRIBED, _MAX_DESCRIBED = 8, 100  # number of images for the checks of appearance
+_MIN_DESCRIBED, _MAX_DESCRIBED = 8, 200  # number of images for the checks of appearance
+_MIN_REFERENCE_IMAGES = 40  # parts cannot be predicted from each other in fewer images
 _MIN_UPRIGHT_IMAGES, _MAX_UPRIGHT_IMAGES = 16, 60  # number of images for measuring uprightness
 _MIN_SIDE = 256  # pixels; smaller images are enlarged, because they give too few features
 _SIDE_UNIT = 32  # pixels; every encoder accepts images whose side is a multiple of this
@@ -61,6 +64,8 @@ class IndividualChecks:
         kind_separation: 0..1, how clearly the images show two kinds of objects; NaN if not measured.
         upright_accuracy: accuracy of telling images from upside-down copies (0.5 is chance); NaN if not
             measured.
+        missed_movement: fraction of the movement of the object's parts that the landmarks do not predict, see
+            `reference_parts`; NaN for runs with features, and with fewer than 40 images.
     """
 
     purity: FloatArray
@@ -71,6 +76,7 @@ class IndividualChecks:
     spread: FloatArray
     kind_separation: float
     upright_accuracy: float
+    missed_movement: float
 
 
 def check_individuals(
@@ -83,7 +89,7 @@ def check_individuals(
     """Check the landmarks of images of different individuals.
 
     The checks of appearance need pretrained features: those of the run, or the default features if the run
-    has no features. They use at most 100 images. They are not made with fewer than 8 images, or if the
+    has no features. They use at most 200 images. They are not made with fewer than 8 images, or if the
     weights of the features are not installed.
 
     Args:
@@ -101,12 +107,19 @@ def check_individuals(
         constellation = (residual <= settings.constellation_radius).mean(axis=0)
         unexplained = measure_unexplained_by_others(xy, duplicates)
     appearance = _AppearanceChecks.unmeasured(xy.shape[1])
+    missed_movement = math.nan
     encoder = _load_encoder(config, device) if len(pixels) >= _MIN_DESCRIBED else None
     if encoder is not None:
         rows = evenly_spaced(len(pixels), _MAX_DESCRIBED)
         enlarged = _enlarge(pixels[rows])
         points = (xy[rows] + 0.5) * (enlarged.shape[-1] / side) - 0.5
         appearance = _check_appearance(encoder, enlarged, points, duplicates, config, device, group)
+        if not config.uses_features and len(pixels) >= _MIN_REFERENCE_IMAGES:
+            is_upright = appearance.upright_accuracy >= config.features.min_upright_accuracy
+            parts = find_reference_parts(
+                encoder, _enlarge(pixels), config, device, is_upright=is_upright, group=group
+            )
+            missed_movement = measure_missed_movement(xy, parts)
     return IndividualChecks(
         purity=appearance.purity,
         constellation=constellation,
@@ -116,6 +129,7 @@ def check_individuals(
         spread=np.linalg.norm(xy - xy.mean(axis=0), axis=-1).mean(axis=0) / side,
         kind_separation=appearance.kind_separation,
         upright_accuracy=appearance.upright_accuracy,
+        missed_movement=missed_movement,
     )
 
 
@@ -145,17 +159,36 @@ def _check_appearance(
     group: ProcessGroup,
 ) -> _AppearanceChecks:
     batch = config.runtime.predict_batch
-    shapes = fit_constellations(xy) if xy.shape[1] > 1 else None
-    images = align_images(pixels.cpu(), xy, shapes)
+    settings = _choose_places(config)
+    # The place of a part in an image says which part it is only if the image stays as it is.
+    is_aligned = settings.places != "used" and xy.shape[1] > 1
+    images = align_images(pixels.cpu(), xy, fit_constellations(xy) if is_aligned else None)
     features = compute_features(encoder, images.pixels, device, batch, group)
-    descriptor = describe_landmarks(features, images.xy)
-    sharpness = config.features.sharpness
+    cells = append_places(features, settings)
+    descriptor = describe_landmarks(cells, images.xy, settings)
+    appearance = descriptor[..., : features.shape[1]]
     return _AppearanceChecks(
-        purity=measure_purity(descriptor, duplicates),
-        error=measure_unexplained_by_appearance(images, features, descriptor, xy, sharpness),
-        kind_separation=measure_kind_separation(descriptor),
+        purity=measure_purity(appearance, duplicates),
+        error=measure_unexplained_by_appearance(images, cells, descriptor, xy, settings),
+        kind_separation=measure_kind_separation(appearance),
         upright_accuracy=_measure_uprightness(encoder, pixels, config, device, group),
     )
+
+
+def _choose_places(config: Config) -> Features:
+    """Return settings of features with places used or ignored, whichever suits the check of appearance.
+
+    If the run tells similar parts of upright objects apart by their places, such as the two eyes, the check
+    does, too. Zero-shot landmarks were found by exactly this, so it would only confirm them.
+    """
+    features = config.features
+    uses_places = (
+        features.places == "used"
+        and features.orientation == "upright"
+        and config.method != "zero-shot"
+        and config.uses_features
+    )
+    return features if uses_places else replace(features, places="ignored")
 
 
 def _measure_uprightness(

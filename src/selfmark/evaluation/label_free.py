@@ -89,7 +89,7 @@ def run_label_free_checks(
         background = measure_background(
             store.pixels, xy, settings.background_radius, settings.background_difference
         )
-    verdict = judge_run(trust.expected_error, settings)
+    verdict = judge_run(trust.expected_error, individuals.missed_movement, settings)
     return {
         "images": len(store),
         "deformation": to_json_list(100 * nan_median(deformed.error)),
@@ -108,6 +108,7 @@ def run_label_free_checks(
         "duplicates": individuals.duplicates,
         "kind_separation": to_json_number(individuals.kind_separation),
         "upright_accuracy": to_json_number(individuals.upright_accuracy),
+        "missed_movement": to_json_number(individuals.missed_movement),
         "expected_error": to_json_list(trust.expected_error),
         "trust": to_json_list(trust.trust),
         "order": [int(landmark) for landmark in trust.order],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +24,28 @@ class RunVerdict(NamedTuple):
     expected_forward: float
 
 
-def judge_run(expected_error: FloatArray, settings: Evaluation) -> RunVerdict:
-    """Judge a run by its best landmarks, which decide how well annotated points can be predicted.
+def judge_run(expected_error: FloatArray, missed_movement: float, settings: Evaluation) -> RunVerdict:
+    """Judge a run by its best landmarks, or by the parts of the object that its landmarks predict.
 
-    The error of the best landmarks is the quantile `best_fraction` of the expected errors.
+    The error of the best landmarks is the quantile `best_fraction` of the expected errors. Runs without
+    features are judged by `missed_movement`, which also counts what all landmarks know together.
 
     Args:
         expected_error: [K] expected error of each landmark, see `trust`.
-        settings: weights that turn this error into a forward error, and the limits of the verdicts.
+        missed_movement: see `reference_parts.measure_missed_movement`; NaN if it was not measured.
+        settings: weights that turn one of these into a forward error, and the limits of the verdicts.
 
-    >>> judge_run(np.array([0.1, 0.9]), Evaluation()).verdict
+    >>> judge_run(np.array([0.1, 0.9]), math.nan, Evaluation()).verdict
     'good'
+    >>> judge_run(np.array([0.1, 0.9]), 1.0, Evaluation()).verdict
+    'failed'
     """
-    error_of_best = float(np.quantile(expected_error, settings.best_fraction))
-    constant, factor = settings.run_error_weights
-    forward = constant + factor * error_of_best
+    if math.isnan(missed_movement):
+        error_of_best = float(np.quantile(expected_error, settings.best_fraction))
+        constant, factor = settings.run_error_weights
+        forward = constant + factor * error_of_best
+    else:
+        forward = settings.missed_movement_weight * missed_movement
     verdict: Verdict = "usable"
     if forward <= settings.good_error:
         verdict = "good"

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from selfmark.comparison import measure, runner
 from selfmark.comparison.comparison_plan import Comparison, MethodJob
 from selfmark.errors import DamagedFile, DiskError, InputError, TrainingError, UnsafeFile
+from selfmark.multiview import view_runs
 from selfmark.multiview.view_boxes import View, read_views, write_views
 from selfmark.run import files
 from selfmark.run.files import read_json, write_json
@@ -210,6 +213,70 @@ def test_a_comparison_that_is_already_running_is_refused(
     write_json(runner.describe(comparison), tmp_path / "comparison.json")
     with exclusive(tmp_path), pytest.raises(InputError, match="another process is working on"):
         runner.run_comparison(comparison, tmp_path)
+
+
+@pytest.fixture
+def without_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `run_comparison` read neither images nor labels."""
+    monkeypatch.setattr(runner, "read_ground_truth", lambda *inputs: None)
+    monkeypatch.setattr(runner, "list_images", lambda inputs: [])
+    monkeypatch.setattr(runner, "digest_inputs", lambda comparison: {})
+    monkeypatch.setattr(runner, "_check_settings", lambda *inputs: None)
+
+
+def test_two_comparisons_that_start_at_the_same_time_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_inputs: None
+) -> None:
+    """The other command writes comparison.json right before this one gets the lock."""
+    monkeypatch.setattr(runner, "_run_methods", lambda *inputs: pytest.fail("a method was started"))
+    comparison, output = _make_job(tmp_path).comparison, tmp_path / "out"
+    others = runner.describe(replace(comparison, landmarks=5))
+
+    def lock_late(folder: Path) -> AbstractContextManager[int]:
+        write_json(others, output / "comparison.json")
+        return exclusive(folder)
+
+    monkeypatch.setattr(runner, "exclusive", lock_late)
+    with pytest.raises(InputError, match="contains another comparison"):
+        runner.run_comparison(comparison, output)
+    assert json.loads((output / "comparison.json").read_text()) == others
+
+
+def test_a_comparison_starts_in_what_a_killed_one_left_but_not_in_a_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_inputs: None
+) -> None:
+    monkeypatch.setattr(runner, "_run_methods", lambda *inputs: [])
+    comparison, output = _make_job(tmp_path).comparison, tmp_path / "out"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty and contains no comparison"):
+        runner.run_comparison(comparison, output)
+    assert [path.name for path in output.iterdir()] == ["notes.txt"]
+    (output / "notes.txt").unlink()
+    for name in (".lock", "comparison.json.part"):
+        (output / name).touch()
+    assert runner.run_comparison(comparison, output) == []
+    assert (output / "comparison.json").exists()
+
+
+def test_views_that_two_commands_start_at_the_same_time_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = [View("top", (0.0, 0.0, 8.0, 4.0)), View("bottom", (0.0, 4.0, 8.0, 4.0))]
+    others = (View("left", (0.0, 0.0, 4.0, 8.0)), View("right", (4.0, 0.0, 4.0, 8.0)))
+    output = tmp_path / "out"
+
+    def start_the_other(*_: object) -> None:
+        output.mkdir()
+        write_views(others, output)
+
+    monkeypatch.setattr(view_runs, "require_views_inside_all", start_the_other)
+    monkeypatch.setattr(view_runs, "list_images", lambda *inputs: [])
+    with pytest.raises(InputError, match="is not empty"):
+        view_runs.discover_views(
+            ["images"], views, output, 1, False, {}, {}, lambda **_: pytest.fail("a view was started")
+        )
+    assert read_views(output) == others
 
 
 def test_an_interrupted_comparison_ends_its_processes(

@@ -27,13 +27,14 @@ from selfmark.errors import InputError
 from selfmark.evaluation.label_files import read_ground_truth
 from selfmark.images.sources import list_images
 from selfmark.run.devices import select_device
-from selfmark.run.files import read_json, write_json
+from selfmark.run.files import read_json, strip_temporary, write_json
 from selfmark.run.guarded_files import COMPARISON_FILE, make_folders
 from selfmark.run.locks import exclusive
 
 # Mapping from settings that --set cannot change in a comparison to the options that set them for all methods.
 _OPTIONS = {"seed": "--seed", "K": "-k", "method": "--methods", "preset": "--preset"}
 _ADDED_FIELDS = {"label_images": [], "normalizer": ""}  # missing in comparisons of earlier versions
+_UNFINISHED_NAMES = {COMPARISON_FILE, ".lock"}  # what a comparison leaves if it is killed at once
 OnStart = Callable[[str, str], None]
 OnDone = Callable[[Row], None]
 
@@ -65,8 +66,11 @@ def run_comparison(
     # Check labels and settings now, not after minutes of training.
     read_ground_truth(comparison.labels, list_images(comparison.evaluated_images))
     _check_settings(comparison, output, devices[0])
-    _require_same_comparison(comparison, output)
+    _require_usable_folder(output)  # Locking a folder writes a file into it.
+    make_folders(output)
     with exclusive(output):
+        # Another command may have started another comparison here until now, so this needs the lock.
+        _require_same_comparison(comparison, output)
         return _run_methods(comparison, output, devices, on_start, on_done)
 
 
@@ -149,8 +153,18 @@ def describe(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _require_usable_folder(output: Path) -> None:
+    """Raise if a folder contains files, but no comparison; what a killed comparison left does not count."""
+    if not output.exists() or (output / COMPARISON_FILE).exists():
+        return
+    if {strip_temporary(path.name) for path in output.iterdir()} - _UNFINISHED_NAMES:
+        raise InputError(f"{output} is not empty and contains no comparison; choose another folder with -o")
+
+
 def _require_same_comparison(comparison: Comparison, output: Path) -> None:
     """Write comparison.json if it is missing; otherwise check that it describes this comparison.
+
+    The folder must be locked.
 
     Raises:
         InputError: if the folder contains another comparison or other files, or if labels or images changed.
@@ -171,9 +185,7 @@ def _require_same_comparison(comparison: Comparison, output: Path) -> None:
             )
         require_unchanged(stored_digests, digests, comparison, output)
         return
-    if output.exists() and any(output.iterdir()):
-        raise InputError(f"{output} is not empty and contains no comparison; choose another folder with -o")
-    make_folders(output)
+    _require_usable_folder(output)
     write_json(described | {DIGESTS_KEY: digests}, path)
 
 

@@ -17,7 +17,7 @@ from selfmark.multiview.view_boxes import (
     require_views_inside_all,
     write_views,
 )
-from selfmark.run.guarded_files import make_folders
+from selfmark.run.output_folder import output_folder
 from selfmark.tracking.regions import Regions
 
 # The network must see only its own view. A margin or a square around the view could show another view.
@@ -69,11 +69,11 @@ def discover_views(
     if resume and views and tuple(views) != stored:
         raise InputError(f"--views cannot change when {output} is resumed; leave it out or start a new run")
     if not resume:
-        if output.exists() and any(output.iterdir()):
-            raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
+        _require_empty(output)
         require_views_inside_all(views, list_images(inputs, every))
-        make_folders(output)
-        write_views(views, output, options)
+        with output_folder(output):
+            _require_empty(output)  # Another command may have started other views here in the meantime.
+            write_views(views, output, options)
     chosen = stored if resume else views
     remaining = [view for view in chosen if not (resume and _is_finished(output / view.name))]
     with share_reading([view.box for view in remaining]):
@@ -97,6 +97,12 @@ def discover_views(
                 settings=settings if is_started else view_settings,
             )
     return [output / view.name for view in chosen]
+
+
+def _require_empty(output: Path) -> None:
+    """Raise if a folder contains files."""
+    if output.exists() and any(output.iterdir()):
+        raise InputError(f"{output} is not empty; choose another folder with -o, or add --resume")
 
 
 def _require_same_options(

@@ -19,10 +19,12 @@ from selfmark.evaluation.stage1_landmarks import load_stage1_finder
 from selfmark.mapping.mapped_detector import load_mapping
 from selfmark.naming.shown_images import select_shown_images
 from selfmark.report import report_page, run_report
+from selfmark.report.metrics_schema import require_metrics
 from selfmark.run.files import read_json, write_json
 from selfmark.run.folder import Run
 from selfmark.run.tensor_files import write_tensors
 from selfmark.watch_page.run_state import RunState
+from tests.conftest import selfmark
 
 VALUES: tuple[Any, ...] = (
     None, -1, 0, 10**400, 1e308, float("nan"), True, "", "x", "\ud800", "\0", [], {}, [[]], {"a": None},
@@ -82,7 +84,7 @@ READERS: dict[str, tuple[int, Callable[[Run], object]]] = {
     "run.json": (20, lambda run: Run.open(run.path)),
     "images.json": (100, lambda run: (run.refs(), select_shown_images(run.path, (), 3))),
     "held_out.json": (100, lambda run: run.held_out_refs()),
-    "verification.json": (100, lambda run: run.read_verification()),
+    "verification.json": (100, lambda run: require_metrics({"verification": run.read_verification()}, 4)),
     "landmark_count.json": (40, lambda run: run.apply_landmark_count()),
     "metrics.json": (200, _show_metrics),
     "model/model.json": (30, lambda run: Detector.load(run.path)),
@@ -92,7 +94,10 @@ CONTENT: dict[str, Any] = {
     "verification.json": {
         "images": 3,
         "forward": 1.5,
+        "guessing_forward": 3.5,
         "backward": 2.0,
+        "guessing_backward": 4.0,
+        "second_run_images": 5,
         "backward_shares": [0.5, None, 1.0, 2.0],
     },
     "landmark_count.json": {"format": 1, "K": 4, "why": "x", "trials": []},
@@ -129,6 +134,25 @@ def test_crafted_json_files_are_read_or_refused_with_one_line(name: str, finishe
             messages.append(str(error))
     assert len(messages) > 2
     assert not any("\n" in message for message in messages)
+
+
+def test_an_incomplete_verification_does_not_reach_the_metrics(
+    finished: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "metrics.json").read_bytes()
+    content = CONTENT["verification.json"]
+    for missing in content:
+        write_json(
+            {name: value for name, value in content.items() if name != missing},
+            finished / "verification.json",
+        )
+        assert selfmark("evaluate", finished, photos, "--device=cpu") == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert f"verification.json is not valid for this run: '{missing}' is missing" in error
+    assert (finished / "metrics.json").read_bytes() == before
+    write_json(content, finished / "verification.json")
+    assert selfmark("evaluate", finished, photos, "--device=cpu") == 0
+    assert selfmark("report", finished) == 0
 
 
 def test_most_crafted_points_are_refused(finished: Path) -> None:

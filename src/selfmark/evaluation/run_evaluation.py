@@ -156,6 +156,7 @@ def evaluate_run(
     target = Path(output) if output is not None else run.path
     require_inputs_kept([target / "metrics.json"], _list_named_inputs(inputs))
     _require_free_output(target, models)
+    second_run = run.read_verification()
     refs: Sequence[ImageRef] = ()
     metrics = _build_header(run, models.card) | {"images": [str(item) for item in images]}
     if inputs.labels is None:
@@ -187,7 +188,6 @@ def evaluate_run(
             )
         metrics["precision"] = precisions
         metrics["notes"] = _collect_notes(train, test, inputs.train_labels is None)
-    second_run = run.read_verification()
     checks = load_or_check(
         models,
         refs,

@@ -7,6 +7,7 @@ from typing import Any
 
 from selfmark.report.metrics_text import EYES
 from selfmark.report.verdict_text import VERDICTS
+from selfmark.run.folder import VERIFICATION_FIELDS
 from selfmark.run.json_schema import (
     Check,
     is_bool,
@@ -31,20 +32,13 @@ def _is_landmark(value: Any) -> bool:
     return value == -1 or is_count(value)
 
 
-_VERIFICATION = is_none_or(
-    is_object(
-        {
-            "forward": is_number,
-            "backward": is_number,
-            "guessing_forward": is_number,
-            "guessing_backward": is_number,
-            "images": is_count,
-            "second_run_images": is_count,
-        }
-    )
-)
 _HEADER = {"landmarks": _TEXTS}
-_OPTIONAL = {"notes": _TEXTS, "advice": _TEXTS, "images": _TEXTS, "verification": _VERIFICATION}
+_OPTIONAL = {
+    "notes": _TEXTS,
+    "advice": _TEXTS,
+    "images": _TEXTS,
+    "verification": is_none_or(is_object(VERIFICATION_FIELDS)),
+}
 
 # --- checks without labels; each list has one value for each landmark ----------------------------------
 

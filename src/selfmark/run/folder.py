@@ -57,6 +57,7 @@ from selfmark.run.files import (
 from selfmark.run.guarded_files import make_folders, open_to_read, remove_folder, sync
 from selfmark.run.image_list import refs_from_json, refs_to_json
 from selfmark.run.json_schema import (
+    Check,
     is_count,
     is_list_of,
     is_none_or,
@@ -82,11 +83,16 @@ Listener = Callable[[Event], None]
 START_FOLDER = "start"
 """Name of the folder in a run folder that contains the detector from which training starts."""
 
-# Numbers in verification.json and their checks; see `evaluation.second_run`.
-_VERIFICATION_NUMBERS = dict.fromkeys(
-    ("images", "forward", "guessing_forward", "backward", "guessing_backward", "second_run_images"),
-    is_none_or(is_number),
-)
+VERIFICATION_FIELDS: dict[str, Check] = {
+    "images": is_count,
+    "forward": is_number,
+    "guessing_forward": is_number,
+    "backward": is_number,
+    "guessing_backward": is_number,
+    "backward_shares": is_list_of(is_none_or(is_number)),
+    "second_run_images": is_count,
+}
+"""Fields of verification.json and their checks; see `evaluation.second_run`. metrics.json repeats them."""
 _FREQUENT_EVENTS = ("progress", "train")  # events after which the log is not synced to the disk
 _SUBFOLDERS = ("points", "checkpoints")
 # Names of everything that `create` may leave behind if it is killed, without the suffix of temporary files.
@@ -289,13 +295,16 @@ class Run:
         return self.path / "verification.json"
 
     def read_verification(self) -> dict[str, Any] | None:
-        """Read verification.json, the agreement with a second run; None if the file does not exist."""
+        """Read verification.json, the agreement with a second run; None if the file does not exist.
+
+        Raises:
+            InputError: if the file lacks a field, or a field is not valid.
+        """
         if not self.verification_path.exists():
             return None
         content: dict[str, Any] = read_json(self.verification_path)
         with report_content_errors(self.verification_path):
-            shares = {"backward_shares": is_list_of(is_none_or(is_number))}
-            require_fields(content, shares, _VERIFICATION_NUMBERS)
+            require_fields(content, VERIFICATION_FIELDS)
             if len(content["backward_shares"]) != self.config.K:
                 raise ValueError(f"it has {len(content['backward_shares'])} landmarks, not {self.config.K}")
         return content

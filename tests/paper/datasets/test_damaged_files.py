@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import random
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +147,57 @@ def test_damaged_lengths_and_deep_nesting_in_matlab_files_are_refused(tmp_path: 
     _write_matlab(path, variable, True)
     with pytest.raises(InputError, match="nested too deeply"):
         load_matlab(path)
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[ProcessPoolExecutor]:
+    """Return an executor with one child process, whose crash is an error of its future."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_matlab_file_without_the_parts_that_its_flags_promise_is_refused(
+    is_compressed: bool, tmp_path: Path, child: ProcessPoolExecutor
+) -> None:
+    """Without the imaginary part, or the dimensions, scipy crashes."""
+    path, numbers = tmp_path / "joints.mat", _make_element(9, bytes(48))
+    for variable, problem in (
+        (_make_matrix(6 | 0x800, (3, 2), numbers), "fewer parts than its flags promise"),
+        (_make_matrix(6 | 0x800, (3, 2), numbers, _make_element(9, b"")), "does not have the 6 numbers"),
+        (_make_matrix(6, (3, 2), numbers, numbers), "more parts than it should have"),
+        (_make_matrix(6, (), numbers), "has no dimensions"),
+        (_make_matrix(2, (1, 1), _make_element(5, bytes(4)), _make_element(1, b"a")), "cannot have 0 bytes"),
+        (_make_matrix(99, (3, 2), numbers), "has the unknown class 99"),
+    ):
+        _write_matlab(path, variable, is_compressed)
+        with pytest.raises(InputError, match=f"^{path} is not a readable MATLAB file: .*{problem}"):
+            child.submit(load_matlab, path).result()
+
+
+def _count_refused_changes(path: Path, content: bytes) -> int:
+    """Change each byte behind the header of a MATLAB file; return how many of these files are refused."""
+    refused = 0
+    for position in range(124, len(content)):
+        for value in (0, 9, content[position] ^ 8):
+            path.write_bytes(content[:position] + bytes([value]) + content[position + 1 :])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    load_matlab(path)
+                except InputError:
+                    refused += 1
+    return refused
+
+
+def test_no_changed_byte_of_a_matlab_file_crashes_the_process(
+    tmp_path: Path, child: ProcessPoolExecutor
+) -> None:
+    path = tmp_path / "changed.mat"
+    cells = np.array(["a", np.arange(2)], object)
+    records = np.array([("b", 1.5)], [("name", object), ("x", object)])
+    scipy.io.savemat(path, {"joints": np.ones((2, 3)), "c": cells, "r": records, "z": np.array([1j])})
+    assert child.submit(_count_refused_changes, path, path.read_bytes()).result() > 500
 
 
 def test_a_small_matlab_file_with_gigabytes_of_zeros_is_not_unpacked(tmp_path: Path) -> None:

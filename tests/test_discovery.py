@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from selfmark import discovery
 from selfmark.config import override, preset
 from selfmark.discovery import RunInputs, RunOptions, discover, open_run
 from selfmark.errors import InputError
@@ -103,6 +106,57 @@ def test_a_refined_run_is_not_resumed(run_folder: Path) -> None:
         open_run(RunInputs([]), _build_resume_options(run_folder), None),
     ):
         pass
+
+
+def _mark_refined(model: Path) -> None:
+    write_card(replace(read_card(model), provenance={REFINED: {}}), model)
+
+
+def test_a_run_that_is_refined_right_before_it_is_locked_is_not_resumed(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model_folder(Path("demo")), run_folder / "model")
+    lock = Run.lock
+
+    def lock_late(run: Run) -> AbstractContextManager[None]:
+        _mark_refined(run.model_folder)
+        return lock(run)
+
+    monkeypatch.setattr(Run, "lock", lock_late)
+    with (
+        pytest.raises(InputError, match="was refined, and resuming would replace it"),
+        open_run(RunInputs([]), _build_resume_options(run_folder), None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("step", ["check_landmarks", "check_run"])
+def test_a_resumed_run_keeps_a_model_that_was_refined_or_edited_meanwhile(
+    step: str, quick_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_report: None
+) -> None:
+    """The model changes before the detector is saved, or before the card gets the results of the checks."""
+    run = Path(shutil.copytree(quick_run, tmp_path / "run"))
+    function = getattr(discovery, step)
+    changes: list[Callable[[Path], None]] = []
+
+    def change_and_call(*args: Any) -> Any:
+        changes.pop()(run / "model")
+        return function(*args)
+
+    def rename(model: Path) -> None:
+        card = read_card(model)
+        write_card(replace(card, names=("nose", *card.names[1:])), model)
+
+    monkeypatch.setattr(discovery, step, change_and_call)
+    changes.append(rename)
+    discover(output=run, resume=True, device="cpu")
+    assert read_card(run / "model").names[0] == "nose"
+    changes.append(_mark_refined)
+    with pytest.raises(InputError, match="was refined, and resuming would replace it"):
+        discover(output=run, resume=True, device="cpu")
+    card = read_card(run / "model")
+    assert REFINED in card.provenance
+    assert card.names[0] == "nose"
 
 
 def test_a_run_can_be_resumed_with_its_images_given_again(run_folder: Path, photos: Path) -> None:

@@ -33,7 +33,7 @@ from selfmark.methods.training import train_method
 from selfmark.model.card import REFINED, read_card, write_card
 from selfmark.model_library import compute_model_digest, copy_model, find_model
 from selfmark.pipeline import train_detector, train_phi
-from selfmark.pipeline_steps import Preview, do_nothing, report_out_of_memory, show_nothing
+from selfmark.pipeline_steps import Preview, do_nothing, keep_edits, report_out_of_memory, show_nothing
 from selfmark.report.landmark_pictures import draw_contact_sheet
 from selfmark.report.run_report import build_report, embed_meanwhile
 from selfmark.report.verdict_text import describe_agreement, describe_verdict
@@ -41,6 +41,7 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import atomic_open
 from selfmark.run.folder import Listener, Run, StartingPoint
 from selfmark.run.guarded_files import make_folder
+from selfmark.run.locks import exclusive_if_possible
 from selfmark.run.processes import ProcessGroup, is_restarted
 from selfmark.run_plan import RunInputs, RunOptions, check_request, options_to_json, resolve_config
 from selfmark.sampling import evenly_spaced
@@ -255,7 +256,7 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
 
     def check_and_save() -> None:
         check_landmarks(*detector.locate(store.pixels[: guards.num_samples]), run.config.images.size, guards)
-        detector.save(run.model_folder)
+        _save_detector(run, detector)
 
     with run.report_disk_errors(), report_out_of_memory(run, "runtime.predict_batch", batch):
         group.run_on_leader(check_and_save)
@@ -282,15 +283,26 @@ def _finish(run: Run, detector: Detector, store: ImageStore) -> None:
     run.log("done", landmarks=run.config.K, output=str(run.path))
 
 
+def _save_detector(run: Run, detector: Detector) -> None:
+    """Write the detector of a run to its model folder, with the edits of the card that is there now."""
+    make_folder(run.model_folder)
+    with exclusive_if_possible(run.model_folder):
+        _require_unrefined(run)
+        card = keep_edits(run, detector.psi, detector.card)
+        Detector(detector.psi, card, detector.device, detector.runtime).save(run.model_folder)
+
+
 def _write_card_and_report(
     run: Run, finished_run: Run, detector: Detector, metrics: Metrics, store: ImageStore
 ) -> None:
     """Add the results of the checks to the model card, log them, and write the report."""
     checks = metrics["unlabelled"]
     trust = tuple(round(value, 4) for value in checks["trust"])
-    # Read the card again, because the user may have named landmarks during the checks.
-    card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
-    write_card(card, run.model_folder)
+    with exclusive_if_possible(run.model_folder):
+        _require_unrefined(run)
+        # Read the card again, because the user may have named landmarks during the checks.
+        card = replace(read_card(run.model_folder), trust=trust, verdict=checks["verdict"])
+        write_card(card, run.model_folder)
     if metrics["verification"] is not None:
         run.log("agreement_of_runs", text=describe_agreement(metrics["verification"]))
     for sentence in metrics["advice"]:
@@ -331,11 +343,12 @@ def open_run(inputs: RunInputs, options: RunOptions, listener: Listener | None) 
     run = Run.open(path, listener, group)
     if options.resume:  # After a restart by torchrun, the options are the same and need no check.
         _require_same_options(run, inputs, options)
-        _require_unrefined(run)
     if resume and inputs.inputs and _split_inputs(inputs, run.config)[0] != run.refs():
         raise InputError(f"{run.path} was started on other images: leave the inputs out to resume it")
     try:
         with run.lock():
+            if resume:  # `refine` holds the lock, too, so the detector cannot be refined from here on.
+                group.run_on_leader(lambda: _require_unrefined(run))
             if options.resume:
                 run.change_settings(options.settings)
             yield OpenedRun(run, device, not resume)

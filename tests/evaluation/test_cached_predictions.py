@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from safetensors.torch import load_file, save_file
 import selfmark.evaluation.cached_predictions as cached_predictions_module
 from selfmark.detector import Detector
 from selfmark.errors import InputError
+from selfmark.evaluation import run_evaluation
 from selfmark.evaluation.cached_predictions import CachedPredictions, load_or_predict
+from selfmark.evaluation.run_evaluation import EvaluationInputs, evaluate_run
 from selfmark.evaluation.run_models import RunModels
 from selfmark.image_ref import ImageRef
 from selfmark.images.sources import list_images
@@ -59,6 +62,34 @@ def test_predictions_equal_those_of_the_detector(folder: Path, photos: Path) -> 
     assert predictions.rows.tolist() == list(range(24))
     assert predictions.regions.tolist() == [[0, 0, 64, 64]] * 24
     assert predictions.stage1.shape == (24, 4, 2)
+
+
+@pytest.mark.parametrize("step", ["_predict", "load_or_check", "run_label_free_checks"])
+def test_results_of_a_detector_that_was_replaced_meanwhile_are_not_stored(
+    step: str, folder: Path, labeled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `refine`, results of the original detector would count as those of the refined one."""
+    module = cached_predictions_module if step == "_predict" else run_evaluation
+    function = getattr(module, step)
+
+    def compute_and_replace(*args: Any, **options: Any) -> Any:
+        result = function(*args, **options)
+        detector = Detector.load(folder)
+        with torch.no_grad():
+            next(iter(detector.psi.parameters())).mul_(2)
+        detector.save(folder / "model")
+        return result
+
+    monkeypatch.setattr(module, step, compute_and_replace)
+    before = (folder / "metrics.json").read_bytes()
+    inputs = EvaluationInputs(labeled / "images", labeled / "labels.json")
+    with pytest.raises(InputError, match=r"the detector of .* changed while it was used, .*refine"):
+        evaluate_run(folder, inputs, device="cpu")
+    assert (folder / "metrics.json").read_bytes() == before
+    endings = {"_predict": set(), "run_label_free_checks": {".safetensors"}}
+    if step in endings:
+        files = (folder / "predictions").glob("*")
+        assert {path.name[16:] for path in files} == endings[step]
 
 
 def test_predictions_are_computed_once_and_then_read(

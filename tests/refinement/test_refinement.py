@@ -31,6 +31,8 @@ from selfmark.naming.corrections import CorrectionFile, MovePoint
 from selfmark.refinement import refine_run
 from selfmark.refinement.head_training import LabeledPixels, describe_views, split_network, train_head
 from selfmark.run import files
+from selfmark.run.guarded_files import compute_sha256
+from selfmark.run.locks import exclusive
 from selfmark.run.tensor_files import read_tensors
 from tests.conftest import selfmark
 from tests.stored_results import read_files
@@ -269,7 +271,9 @@ def build_refined(folder: Path) -> Detector:
 
 
 def save_refined(detector: Detector, folder: Path) -> None:
-    refine_run._save(detector, folder / "model", folder / "labels.json", None, 4, 64)
+    model = folder / "model"
+    digest = compute_sha256(refine_run._find_start(model) / "weights.safetensors")
+    refine_run._save(detector, model, folder / "labels.json", None, 4, 64, digest)
 
 
 @pytest.mark.parametrize("kind", ["notes", "another detector", "link"])
@@ -297,6 +301,40 @@ def test_a_folder_of_the_user_is_not_replaced_by_the_original(
     assert selfmark("refine", cats, "--labels", labels, *FAST) == 2
     assert f"would replace {kept}, which 'selfmark refine' did not write" in capsys.readouterr().err
     assert read_files(tmp_path) == before
+
+
+def test_a_run_that_another_process_works_on_is_not_refined(
+    corrected_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_refined(build_refined(corrected_run), corrected_run)
+    monkeypatch.setattr(refine_run, "train_head", lambda *_: pytest.fail("a detector was trained"))
+    (corrected_run / "run.json").write_text("{}")
+    with exclusive(corrected_run):
+        before = read_files(corrected_run)
+        for command in (["refine", corrected_run], ["refine", corrected_run / "model", "--undo"]):
+            assert selfmark(*command, "--device=cpu") == 2
+            error = " ".join(capsys.readouterr().err.split())
+            assert f"another process is working on {corrected_run}" in error
+        assert read_files(corrected_run) == before
+
+
+def test_a_detector_that_replaces_the_refined_one_meanwhile_is_kept(
+    corrected_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = refine_run._Trainer.train
+    states: list[dict[str, bytes]] = []
+
+    def replace_and_train(trainer: Any, left_out: Any) -> Any:
+        if not left_out:  # the last training, on all images
+            save_changed(Detector.load("demo"), corrected_run / "model")
+            states.append(read_files(corrected_run))
+        return train(trainer, left_out)
+
+    monkeypatch.setattr(refine_run._Trainer, "train", replace_and_train)
+    assert selfmark("refine", corrected_run, "--force", *FAST, "--set=refinement.iterations=1") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"another detector was put into {corrected_run / 'model'} while this one was refined" in error
+    assert [read_files(corrected_run)] == states
 
 
 def test_what_an_earlier_refinement_left_is_replaced(corrected_run: Path) -> None:

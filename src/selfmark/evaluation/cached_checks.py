@@ -34,7 +34,7 @@ def load_or_check(
         compute: Runs the checks.
 
     Raises:
-        InputError: If the cache cannot be written.
+        InputError: If the cache cannot be written, or the detector was replaced in the meantime.
     """
     path = cache_file(models.run, refs, "-checks.json")
     key = digest(
@@ -49,6 +49,7 @@ def load_or_check(
         if cached is not None:
             return cached
     checks = compute()
+    models.require_unchanged()
     # If the weights of pretrained features are missing, some checks are left out. Such results are not
     # cached, because the weights may be installed later.
     if any(error is not None for error in checks["appearance_error"]):

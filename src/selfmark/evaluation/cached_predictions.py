@@ -69,7 +69,7 @@ def load_or_predict(
         on_progress: Called with the number of images done and the total.
 
     Raises:
-        InputError: If the cache cannot be written.
+        InputError: If the cache cannot be written, or the detector was replaced in the meantime.
     """
     path = cache_file(models.run, refs, ".safetensors")
     fingerprint = digest(run_fingerprint(models.run, models.card), images_fingerprint(refs))
@@ -78,6 +78,7 @@ def load_or_predict(
         if cached is not None:
             return cached
     predictions = _predict(models, refs, on_progress)
+    models.require_unchanged()
     with report_write_errors(path):
         make_folder(path.parent)
         _write(predictions, path, fingerprint)

@@ -71,6 +71,7 @@ from selfmark.run.devices import select_device
 from selfmark.run.files import write_json
 from selfmark.run.folder import Run
 from selfmark.run.guarded_files import make_folders
+from selfmark.run.locks import exclusive_if_possible
 from selfmark.run.output_folder import require_own_output, require_same_model
 from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.tracking.regions import Regions, locate_objects
@@ -197,7 +198,8 @@ def evaluate_run(
     )
     metrics |= _build_check_entries(run, checks, second_run, config)
     _require_free_output(target, models)  # Another process may have written metrics in the meantime.
-    with report_write_errors(f"to {target}"):
+    with report_write_errors(f"to {target}"), exclusive_if_possible(run.model_folder):
+        models.require_unchanged()  # A refinement waits for the lock.
         make_folders(target)
         write_json(metrics, target / "metrics.json")
     return metrics

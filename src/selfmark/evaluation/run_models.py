@@ -8,9 +8,13 @@ from functools import cached_property
 import torch
 
 from selfmark.detector import Detector
+from selfmark.errors import InputError
 from selfmark.evaluation.stage1_landmarks import Stage1Finder, load_stage1_finder
 from selfmark.model.card import ModelCard, model_folder, read_card
 from selfmark.run.folder import Run
+from selfmark.run.guarded_files import FileState, read_file_state
+
+_WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,14 @@ class RunModels:
         card: Model card of the run. Its `flip_test` is False if mirrored images must not be used.
         device: Device to compute on.
         loaded: Detector of the run if it is already loaded.
+        weights: State of the file with the weights when the card was read; None if it is not known.
     """
 
     run: Run
     card: ModelCard
     device: torch.device
     loaded: Detector | None = None
+    weights: FileState | None = None
 
     @classmethod
     def open(cls, run: Run, device: torch.device | str, mirror: bool = True) -> RunModels:
@@ -40,13 +46,28 @@ class RunModels:
             device: device to compute on.
             mirror: whether to average with the mirrored image if the model card says so.
         """
-        card = read_card(model_folder(run.path))
-        return cls(run, card if mirror else replace(card, flip_test=False), torch.device(device))
+        folder = model_folder(run.path)
+        weights = read_file_state(folder / _WEIGHTS)
+        card = read_card(folder)
+        used_card = card if mirror else replace(card, flip_test=False)
+        return cls(run, used_card, torch.device(device), weights=weights)
 
     @classmethod
     def of(cls, run: Run, detector: Detector) -> RunModels:
         """Return the models of a run whose detector is already loaded."""
         return cls(run, detector.card, detector.device, detector)
+
+    def require_unchanged(self) -> None:
+        """Raise if the detector of the run has been replaced, for example by `selfmark refine`.
+
+        Results of the detector before it must not be stored as those of the new one.
+        """
+        current = read_file_state(model_folder(self.run.path) / _WEIGHTS)
+        if self.weights is not None and current != self.weights:
+            raise InputError(
+                f"the detector of {self.run.path} changed while it was used, for example because of "
+                "'selfmark refine': run the command again"
+            )
 
     @cached_property
     def detector(self) -> Detector:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,23 @@ def refine_run(
             "the demo model inside selfmark cannot be refined: save it to a folder of your own first"
         )
     target = model_folder(folder)
-    start = original_folder(target) if is_refined(target) else target
+    with _lock_run(target):
+        return _refine(folder, target, labels, images, device, force, settings or {}, on_progress)
+
+
+def _refine(
+    folder: Path,
+    target: Path,
+    labels: Path,
+    images: Sequence[str],
+    device: str,
+    force: bool,
+    settings: Mapping[str, Any],
+    on_progress: Progress,
+) -> RefinementResult:
+    """Do the work of `refine_run`; `target` is the model folder, whose run is locked."""
+    start = _find_start(target)
+    digest = compute_sha256(start / "weights.safetensors")
     detector = Detector.load(start, select_device(device))
     # The user may have edited the card in the model folder, so it is newer than the original detector's card.
     card = read_card(target)
@@ -180,7 +196,7 @@ def refine_run(
     network = split_network(detector.psi)
     _require_free_original(target)
     config = Run.open(folder).config if (folder / "run.json").exists() else Config()
-    config = override(config, settings or {})
+    config = override(config, settings)
     refs = list_images(images) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
     truth = _order_points(truth, card.names)
@@ -207,7 +223,7 @@ def refine_run(
         on_progress("training on all images")
         head = trainer.train(())
         network.head.load_state_dict(head.state_dict())
-        _save(detector, target, labels, errors, num_images, num_labels)
+        _save(detector, target, labels, errors, num_images, num_labels, digest)
         notes += _list_outdated_files(folder, target)
     return RefinementResult(
         card.names,
@@ -425,14 +441,42 @@ def _is_left_over(folder: Path, target: Path) -> bool:
     )
 
 
+def _find_start(target: Path) -> Path:
+    """Return the folder of the detector that a refinement starts from."""
+    return original_folder(target) if is_refined(target) else target
+
+
+@contextmanager
+def _lock_run(target: Path) -> Iterator[None]:
+    """Lock the run that a model folder belongs to, if any, so that `discover` does not resume it meanwhile.
+
+    Raises:
+        FolderLocked: if another process is working on the run.
+    """
+    with ExitStack() as lock:
+        if target.with_name("run.json").exists():
+            with _report_disk_errors(target):
+                lock.enter_context(exclusive(target.parent))
+        yield
+
+
 def _save(
-    detector: Detector, target: Path, labels: Path, errors: RefinementErrors | None, images: int, points: int
+    detector: Detector,
+    target: Path,
+    labels: Path,
+    errors: RefinementErrors | None,
+    images: int,
+    points: int,
+    digest: str,
 ) -> None:
     """Keep a copy of the original detector, then write the refined detector with the current names.
 
     When both files are on the disk under temporary names, the card is renamed, then the weights. So if the
     disk is full, the original detector stays unchanged. If the process is killed after the first
     renaming, the detector counts as refined, so the copy of the original is kept.
+
+    Raises:
+        InputError: if the weights that the refinement started from do not have this digest any more.
     """
     record = {
         "labels": str(labels),
@@ -444,6 +488,11 @@ def _save(
     }
     # The user may edit names at the same time, and another process may refine the same detector.
     with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
+        if compute_sha256(_find_start(target) / "weights.safetensors") != digest:
+            raise InputError(
+                f"another detector was put into {target} while this one was refined: nothing was saved, so "
+                "run the command again"
+            )
         if not is_refined(target):
             _require_free_original(target)
             remove_folder(original_folder(target))
@@ -490,7 +539,7 @@ def restore_original(folder: Path) -> Path:
         InputError: if the detector was not refined, or the folder cannot be written.
     """
     target = model_folder(folder)
-    with _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
+    with _lock_run(target), _report_disk_errors(target), exclusive(target, wait=True, lock_file=False):
         if not is_refined(target):
             raise InputError(f"the detector of {folder} was not refined, so there is nothing to undo")
         original = original_folder(target)

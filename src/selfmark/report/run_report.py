@@ -65,7 +65,9 @@ def build_report(
 
     def place() -> Placements:
         points = _find_points(models, store.pixels, shown)
-        return points.place(embed_in_plane(points.descriptor))
+        placements = points.place(embed_in_plane(points.descriptor))
+        models.require_unchanged()
+        return placements
 
     placed = load_or_compute_placements(run, card, store.refs, len(shown), place)
     numbers = collect_metrics(metrics, len(card.names), folder / "metrics.json")

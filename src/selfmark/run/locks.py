@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from selfmark.errors import InputError, UnsafeFile
@@ -45,6 +45,18 @@ def exclusive(folder: Path, wait: bool = False, lock_file: bool = True) -> Itera
         elif not _try_lock(descriptor):
             raise FolderLocked(f"another process is working on {folder}")
         yield descriptor
+
+
+@contextmanager
+def exclusive_if_possible(folder: Path) -> Iterator[None]:
+    """Wait for the lock of a folder itself, and hold it inside the context.
+
+    On file systems that cannot lock folders, such as some network drives, nothing is locked.
+    """
+    with ExitStack() as lock:
+        with suppress(OSError):
+            lock.enter_context(exclusive(folder, wait=True, lock_file=False))
+        yield
 
 
 def was_replaced(folder: Path, descriptor: int) -> bool:

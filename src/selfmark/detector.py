@@ -300,7 +300,8 @@ class Detector:
                 folders, patterns, lists and videos can be read, or if arrays are mixed with files.
 
         Warns:
-            UserWarning: if images of folders, patterns, lists and videos cannot be read and are left out.
+            UserWarning: if images of folders, patterns, lists and videos cannot be read and are left out, or
+                if some boxes of a COCO file do not fit their images.
         """
         items: list[Any] = list(images) if isinstance(images, (list, tuple)) else [images]
         arrays = [item for item in items if isinstance(item, np.ndarray)]
@@ -317,7 +318,10 @@ class Detector:
 
     def _predict_files(self, items: Sequence[str | Path]) -> Landmarks:
         """Find the landmarks of image files, folders, patterns, lists and videos, one after the other."""
-        lists = [list_images([item]) for item in items] or [list_images([])]
+        notes: list[str] = []
+        lists = [list_images([item], on_note=notes.append) for item in items] or [list_images([])]
+        for note in notes:
+            warnings.warn(escape_control_characters(note), stacklevel=3)
         refs = [ref for part in lists for ref in part]
         predictions = list(self.predict(refs))
         missing = Counter(refs) - Counter(ref for prediction in predictions for ref in prediction.refs)

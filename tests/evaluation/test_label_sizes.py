@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import cv2
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 
 from selfmark.errors import InputError
 from selfmark.evaluation import labeled_run
@@ -96,14 +97,67 @@ def test_without_stated_sizes_the_points_must_lie_inside(photos: Path, tmp_path:
         )
 
 
-def test_stated_width_and_height_may_be_swapped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_labels_in_the_frame_of_the_stored_pixels_are_refused(orientation: int, tmp_path: Path) -> None:
     """Some tools ignore the orientation in the EXIF data of a photo."""
-    cv2.imwrite(str(tmp_path / "000.png"), np.zeros((40, 80, 3), np.uint8))
-    refs = list_images([tmp_path / "000.png"])
-    for size in ((80, 40), (40, 80)):
-        assert (
-            len(read_ground_truth(_write_labels(tmp_path / "l.json", [size], [KEYPOINTS_INSIDE]), refs)) == 1
-        )
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(3):
+        Image.new("RGB", (80, 48)).save(folder / f"{number:03d}.png", exif=exif)
+    refs, points = list_images([folder]), [KEYPOINTS_INSIDE] * 3
+    upright, turned = ((48, 80), (80, 48)) if orientation >= 5 else ((80, 48), (48, 80))
+    upright_labels = _write_labels(tmp_path / "upright.json", [upright] * 3, points)
+    assert read_ground_truth(upright_labels, refs).notes == ()
+    without_sizes = _write_labels(tmp_path / "unknown.json", [None] * 3, points)
+    assert read_ground_truth(without_sizes, refs).notes == ()
+    turned_labels = _write_labels(tmp_path / "turned.json", [turned] * 3, points)
+    with pytest.raises(InputError, match=r"turned.json states width and height of 3 of 3 images") as caught:
+        read_ground_truth(turned_labels, refs)
+    message = str(caught.value)
+    assert f"'000.png' is {turned[0]} x {turned[1]} pixels in the labels" in message
+    assert "save the images upright" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(("num_turned", "is_refused"), [(1, False), (2, True)])
+def test_labels_are_refused_if_a_tenth_of_the_photos_is_turned(
+    num_turned: int, is_refused: bool, tmp_path: Path
+) -> None:
+    """Often only some photos are turned, and a tool that ignores EXIF is wrong about all of them."""
+    sizes: list[tuple[int, int] | None] = [*[(48, 80)] * num_turned, *[(80, 48)] * (10 - num_turned)]
+    for number in range(10):
+        Image.new("RGB", (80, 48)).save(tmp_path / f"{number:03d}.png")
+    labels = _write_labels(tmp_path / "labels.json", sizes, [KEYPOINTS_INSIDE] * 10)
+    refs = list_images([tmp_path / "*.png"])
+    if is_refused:
+        with pytest.raises(InputError, match="width and height of 2 of 10 images checked in exchanged order"):
+            read_ground_truth(labels, refs)
+    else:
+        (note,) = read_ground_truth(labels, refs).notes
+        assert "1 of 10 images checked does not fit its labels; for example, '000.png' is 48 x 80" in note
+
+
+def test_map_and_evaluate_refuse_turned_labels(
+    quick_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(4):
+        Image.new("RGB", (80, 48)).save(photos / f"{number:03d}.jpg", exif=exif)
+    labels = _write_labels(tmp_path / "labels.json", [(80, 48)] * 4, [KEYPOINTS_INSIDE] * 4)
+    labels.write_text(labels.read_text().replace(".png", ".jpg"))
+    for command in (
+        ["map", quick_run, photos, "--labels", labels],
+        ["evaluate", quick_run, photos, "--labels", labels, "-o", tmp_path / "out"],
+    ):
+        assert selfmark(*command, "--device=cpu") == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert "states width and height of 4 of 4 images checked in exchanged order" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_objects_without_a_measurable_normalizer_are_left_out_and_counted(

@@ -125,7 +125,7 @@ def test_a_decompression_bomb_is_refused_without_decoding_it(tmp_path: Path) -> 
     # This check skips unreadable files, which are reported later.
     require_views_inside_all(views, [ImageRef(bomb)])
     with pytest.raises(InputError, match="cannot be read"):
-        _read_size(bomb, None)
+        _read_size(bomb)
 
 
 @pytest.mark.parametrize(

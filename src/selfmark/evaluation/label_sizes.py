@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from selfmark.annotations import AnnotatedObjects
-from selfmark.errors import InputError
 from selfmark.image_ref import ImageRef
 from selfmark.images.coco import CocoImage
-from selfmark.images.decode import UnreadableImage, read_image_size
-from selfmark.images.video import probe_video
-from selfmark.sampling import evenly_spaced
-from selfmark.wording import choose_form, describe_count
+from selfmark.images.stated_sizes import (
+    Mismatch,
+    StatedSize,
+    find_size_mismatch,
+    read_size,
+    require_fitting_images,
+)
 
-_MAX_CHECKED = 200  # maximum number of images that are checked
-_MAX_DIFFERENT = 0.5  # fraction of checked images; if more do not fit, the labels belong to other images
 _MAX_OUTSIDE = 0.5  # fraction of an image's points; if more lie outside, the image does not fit
 _MARGIN = 0.1  # fraction of the image's sides; clicks at the border may lie outside by this much
-
-
-class _Mismatch(NamedTuple):
-    """The row of an image that does not fit its labels, and the reason."""
-
-    row: int
-    reason: str
 
 
 def require_matching_sizes(
@@ -34,9 +27,8 @@ def require_matching_sizes(
 ) -> tuple[str, ...]:
     """Raise if labels do not fit the images that they were matched to.
 
-    An image fits if it has the size that the label file states, possibly with width and height exchanged. If
-    the file states no size, an image fits if at least half of its points lie inside it or near its border.
-    Still images are not decoded, because their headers give their sizes.
+    An image fits if it has the size that the label file states. If the file states no size, an image fits if
+    at least half of its points lie inside it or near its border.
 
     Args:
         truth: N annotated objects.
@@ -47,45 +39,26 @@ def require_matching_sizes(
         A note if some images do not fit.
 
     Raises:
-        InputError: if more than half of the checked images do not fit.
+        InputError: if too many images do not fit, see `require_fitting_images`.
     """
-    rows = evenly_spaced(len(refs), _MAX_CHECKED).tolist()
-    mismatches = [
-        mismatch for row in rows if (mismatch := _find_mismatch(truth, images[row], refs[row], row))
-    ]
-    if not mismatches:
-        return ()
-    count = len(mismatches)
-    row, reason = mismatches[0]
-    example = f"for example, '{images[row].file_name}' {reason}"
-    checked = f"{count} of {describe_count(len(rows), 'image')} checked"
-    if count > _MAX_DIFFERENT * len(rows):
-        raise InputError(
-            f"{truth.source} belongs to other images with the same names: {checked} "
-            f"{choose_form(count, 'does', 'do')} not fit; {example}; give the labeled images"
-        )
-    verb = choose_form(count, "does not fit its labels", "do not fit their labels")
-    return (f"{truth.source}: {checked} {verb}; {example}",)
+    stated = [StatedSize(image.file_name, image.size(), ref) for image, ref in zip(images, refs, strict=True)]
+
+    def find_mismatch(row: int) -> Mismatch | None:
+        size = read_size(refs[row])
+        if stated[row].size is None and size is not None:
+            return _find_points_outside(truth.xy[row][truth.visible[row]], refs[row], size)
+        return find_size_mismatch(stated[row], "labels", size)
+
+    return require_fitting_images(truth.source, stated, "labels", find_mismatch)
 
 
-def _find_mismatch(truth: AnnotatedObjects, image: CocoImage, ref: ImageRef, row: int) -> _Mismatch | None:
-    """Return why an image does not fit its labels; None if it fits or cannot be read."""
-    try:
-        size = probe_video(ref.path).size if ref.frame is not None else read_image_size(ref.path)
-    except (InputError, UnreadableImage):
-        return None  # unreadable images are reported later, by the prediction
-    stated_size = image.size()
-    if stated_size is not None:
-        # Some tools ignore the orientation in a photo's EXIF data, so width and height may be swapped.
-        if stated_size in (size, size[::-1]):
-            return None
-        stated, actual = (f"{width} x {height}" for width, height in (stated_size, size))
-        reason = f"is {stated} pixels in the labels, but {ref.path} is {actual}"
-        return _Mismatch(row, reason)
-    points = truth.xy[row][truth.visible[row]]
+def _find_points_outside(
+    points: npt.NDArray[np.float64], ref: ImageRef, size: tuple[int, int]
+) -> Mismatch | None:
+    """Return a mismatch if most of the points [N, 2] lie outside an image of this width and height."""
     margin = _MARGIN * np.array(size)
     is_outside = ((points < -margin) | (points > size + margin)).any(axis=1)
     if is_outside.mean() <= _MAX_OUTSIDE:
         return None
     x, y = np.round(points[is_outside][0]).astype(int).tolist()
-    return _Mismatch(row, f"has a point at {x}, {y}, but {ref.path} has {size[0]} x {size[1]} pixels")
+    return Mismatch(f"has a point at {x}, {y}, but {ref.path} has {size[0]} x {size[1]} pixels")

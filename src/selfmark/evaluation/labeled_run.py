@@ -54,8 +54,10 @@ def read_labeled_inputs(inputs: LabeledInputs, config: Config) -> AnnotatedObjec
     regions = inputs.regions or Regions()
     # A crop is not the box of an object. So labels are matched to whole images, which are then cropped.
     without_crop = Regions() if regions.crop is not None else regions
-    refs = locate_objects(inputs.images, inputs.every, without_crop, config.tracking)
+    notes: list[str] = []
+    refs = locate_objects(inputs.images, inputs.every, without_crop, config.tracking, on_note=notes.append)
     truth = read_ground_truth(inputs.labels, refs, config.evaluation.min_visibility)
+    truth = replace(truth, notes=(*notes, *truth.notes))
     return truth if regions.crop is None else crop_objects(truth, regions.crop)
 
 

@@ -428,7 +428,7 @@ def _measure_run_precision(run: Run, train: LabeledRun, spec: str, config: Confi
 def _collect_notes(train: LabeledRun, test: LabeledRun, is_split: bool) -> list[str]:
     """Return notes for the user; `is_split` says that both parts are from one label file."""
     label_files = (test,) if is_split else (train, test)
-    notes = [note for labeled in label_files for note in labeled.truth.notes]
+    notes = list(dict.fromkeys(note for labeled in label_files for note in labeled.truth.notes))
     for labeled in label_files:
         skipped = labeled.predictions.skipped
         if skipped:

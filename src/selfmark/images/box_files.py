@@ -39,6 +39,7 @@ class FileBox:
     box:           x, y, w, h in pixels or fractions; x = y = 0 is the outer corner of the first pixel
     track:         number of the object in its video; None if the file does not give it
     is_fractional: whether `box` is in fractions of the image's width and height, as in YOLO files
+    stated_size:   width and height of the image, pixels; None if the file does not state them, as tables
     """
 
     where: str
@@ -47,6 +48,7 @@ class FileBox:
     box: Box
     track: int | None
     is_fractional: bool = False
+    stated_size: tuple[int, int] | None = None
 
 
 def read_boxes(path: Path) -> list[FileBox]:
@@ -82,7 +84,14 @@ def _read_coco_boxes(path: Path) -> Iterator[FileBox]:
         box = annotation.box()
         if box is not None:
             image = file.image_of(annotation)
-            yield FileBox(annotation.where, image.file_name, image.frame(), box, annotation.track())
+            yield FileBox(
+                annotation.where,
+                image.file_name,
+                image.frame(),
+                box,
+                annotation.track(),
+                stated_size=image.size(),
+            )
 
 
 # --- CSV -------------------------------------------------------------------------------------------

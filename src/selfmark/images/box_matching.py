@@ -8,16 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path, PurePath
 
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
 from selfmark.images.box_files import FileBox, read_boxes
-from selfmark.images.decode import UnreadableImage, read_image_size
+from selfmark.images.decode import UnreadableImage
 from selfmark.images.input_files import VIDEO_SUFFIXES, is_written_beside
-from selfmark.images.video import probe_video
-from selfmark.run.guarded_files import FileState, read_file_state
+from selfmark.images.stated_sizes import StatedSize, read_upright_size, require_stated_sizes
 from selfmark.wording import choose_form, describe_count
 
 
@@ -27,26 +25,33 @@ def attach_boxes(refs: Sequence[ImageRef], file: Path, on_note: Callable[[str], 
     Args:
         refs: images and video frames without boxes.
         file: a file that `read_boxes` can read; boxes of other images are ignored.
-        on_note: called with a sentence if images are left out.
+        on_note: called with a sentence if images are left out, or if some do not fit their boxes.
 
     Raises:
-        InputError: if the file cannot be used, or if none of its boxes belongs to the images.
+        InputError: if the file cannot be used, or if none of its boxes belongs to the images, or if the file
+            states other sizes of the images.
     """
     boxes = read_boxes(file)
     match = _Matcher(refs)
     clips = {ref.path: ref.clip for ref in refs}
     objects: dict[tuple[Path, int | None], list[ImageRef]] = defaultdict(list)
+    stated: dict[tuple[Path, int | None], StatedSize] = {}
     for file_box in boxes:
         path, frame = match(file_box)
         if path is not None:
             box = _to_pixels(file_box, path)
-            objects[path, frame].append(ImageRef(path, frame, box, file_box.track, clips[path]))
+            ref = ImageRef(path, frame, box, file_box.track, clips[path])
+            objects[path, frame].append(ref)
+            stated[path, frame] = StatedSize(file_box.image, file_box.stated_size, ref)
     attached_refs = [matched for ref in refs for matched in objects.get((ref.path, ref.frame), ())]
     if not attached_refs:
         raise InputError(
             f"{file}: none of its boxes belongs to the {describe_count(len(refs), 'given image')}; the first "
             f"box is of {_describe(boxes[0])}, the first image is {refs[0].name}"
         )
+    given = [stated[key] for key in dict.fromkeys((ref.path, ref.frame) for ref in attached_refs)]
+    for note in require_stated_sizes(file, given, "boxes"):
+        on_note(note)
     check_tracks(attached_refs)
     num_unmatched = sum((ref.path, ref.frame) not in objects for ref in refs)
     if num_unmatched:
@@ -190,22 +195,16 @@ def _count_common_suffix(parts: Sequence[str], other_parts: Sequence[str]) -> in
 def _to_pixels(file_box: FileBox, path: Path) -> Box:
     if not file_box.is_fractional:
         return file_box.box
-    width, height = _read_size(path, read_file_state(path))
+    width, height = _read_size(path)
     x, y, w, h = file_box.box
     return x * width, y * height, w * width, h * height
 
 
-@lru_cache(maxsize=1024)
-def _read_size(path: Path, state: FileState | None) -> tuple[int, int]:
-    """Return width and height of an image or video frame, in pixels; cached until the file changes.
-
-    If the file asks for a rotation (EXIF in images), the size is that of the rotated image.
-    """
+def _read_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an upright image or a video frame, in pixels; raise if it is unreadable."""
     try:
-        return read_image_size(path)
+        return read_upright_size(path, path.suffix.lower() in VIDEO_SUFFIXES)
     except UnreadableImage as error:
-        if path.suffix.lower() in VIDEO_SUFFIXES:
-            return probe_video(path).size
         raise InputError(
             f"{path} cannot be read, so its box, given in fractions of the image, cannot be converted to "
             f"pixels: {error}"

@@ -1,18 +1,18 @@
 """List the images of folders, patterns, files, text lists, COCO files and videos as `ImageRef`s.
 
-Image files are not opened here.
+Image files are not opened here, except for the sizes of images for which a COCO file gives boxes.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from selfmark.errors import InputError
 from selfmark.image_ref import Box, ImageRef
-from selfmark.images.coco import read_coco
+from selfmark.images.coco import CocoFile, read_coco
 from selfmark.images.input_files import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -29,7 +29,9 @@ def to_input_list(inputs: str | Path | Sequence[str | Path]) -> list[str | Path]
     return [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
 
 
-def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
+def list_images(
+    inputs: Sequence[str | Path], every: int = 1, on_note: Callable[[str], None] = lambda sentence: None
+) -> list[ImageRef]:
     """List the images of folders, glob patterns, image files, videos, text lists and COCO files.
 
     Images keep the order of the inputs; the files of a folder or pattern are sorted by path. An image that
@@ -38,15 +40,17 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     Args:
         inputs: the folders, patterns and files.
         every: use every n-th frame of each video; all frames listed in a COCO file are used.
+        on_note: called with a sentence if some boxes of a COCO file do not fit their images.
 
     Raises:
-        InputError: if an input does not exist, is not readable or contains no images.
+        InputError: if an input does not exist, is not readable or contains no images, or if the boxes of a
+            COCO file belong to other images.
     """
     if every < 1:
         raise InputError(f"cannot use every {every}-th frame of a video; give a whole number of at least 1")
     if not inputs:
         raise InputError("no images were given; pass a folder, image files, a video, a list or a COCO file")
-    refs = [ref for item in inputs for ref in _list_input(item, every)]
+    refs = [ref for item in inputs for ref in _list_input(item, every, on_note)]
     paths = {ref.path for ref in refs}
     for path in paths:
         require_file_name(str(path), "the file name")
@@ -57,7 +61,7 @@ def list_images(inputs: Sequence[str | Path], every: int = 1) -> list[ImageRef]:
     return list(unique.values())
 
 
-def _list_input(item: str | Path, every: int) -> list[ImageRef]:
+def _list_input(item: str | Path, every: int, on_note: Callable[[str], None]) -> list[ImageRef]:
     path = require_input(item)
     if path_is(path, Path.is_dir):
         refs = _list_media(_walk(path), every)
@@ -67,7 +71,9 @@ def _list_input(item: str | Path, every: int) -> list[ImageRef]:
     if path_is(path, Path.is_file):
         if path.suffix.lower() == ".txt":
             return _read_text_list(path, every)
-        return _list_coco(path) if path.suffix.lower() == ".json" else _list_file(path, every, str(path))
+        if path.suffix.lower() == ".json":
+            return _list_coco(path, on_note)
+        return _list_file(path, every, str(path))
     refs = _list_media(_expand_pattern(str(path)), every)
     if not refs:
         raise InputError(f"the pattern '{path}' matches no images or videos; check the pattern")
@@ -182,7 +188,7 @@ def _parse_entry(folder: Path, line: str, where: str) -> tuple[Path, Box | None]
 # --- COCO files ------------------------------------------------------------------------------------
 
 
-def _list_coco(path: Path) -> list[ImageRef]:
+def _list_coco(path: Path, on_note: Callable[[str], None]) -> list[ImageRef]:
     """Return one reference per annotation with a box, and one for each image without boxes."""
     file = read_coco(path)
     if not file.images:
@@ -203,4 +209,23 @@ def _list_coco(path: Path) -> list[ImageRef]:
             clip = (f"{path}:{clip[0]}", clip[1])
         for box, track in objects[image.id] or [(None, None)]:
             refs.append(ImageRef(folder / image.file_name, frame, box, track, clip))
+    _check_sizes(file, refs, folder, on_note)
     return refs
+
+
+def _check_sizes(
+    file: CocoFile, refs: Sequence[ImageRef], folder: Path, on_note: Callable[[str], None]
+) -> None:
+    """Raise if images with boxes do not have the sizes that the file states; ignore the other images."""
+    with_boxes = {(ref.path, ref.frame): ref for ref in refs if ref.box is not None}
+    if not with_boxes:
+        return
+    from selfmark.images.stated_sizes import StatedSize, require_stated_sizes  # slow to import
+
+    stated = [
+        StatedSize(image.file_name, image.size(), ref)
+        for image in file.images
+        if (ref := with_boxes.get((folder / image.file_name, image.frame()))) is not None
+    ]
+    for note in require_stated_sizes(file.path, stated, "boxes"):
+        on_note(note)

@@ -71,7 +71,8 @@ def learn_map(
             "the demo model inside selfmark cannot store a map: save the model to a folder of your own first"
         )
     detector = Detector.load(folder, select_device(device))
-    refs = list_images(images) if images else list_labeled_images(labels, folder)
+    notes: list[str] = []
+    refs = list_images(images, on_note=notes.append) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
     if normalizer:
         truth = keep_measurable(truth, normalizer)
@@ -80,8 +81,8 @@ def learn_map(
     mapping = _fit_mapping(detector, truth, predicted, normalizer, _read_skeleton(labels, truth.names))
     target = model_folder(folder)
     save_mapping(mapping, target)
-    notes = (*truth.notes, *_describe_limits(truth, predicted, mapping))
-    return MappingResult(mapping, target / "map.json", notes)
+    notes += (*truth.notes, *_describe_limits(truth, predicted, mapping))
+    return MappingResult(mapping, target / "map.json", tuple(notes))
 
 
 # --- fitting --------------------------------------------------------------------------------------------

@@ -197,7 +197,8 @@ def _refine(
     _require_free_original(target)
     config = Run.open(folder).config if (folder / "run.json").exists() else Config()
     config = override(config, settings)
-    refs = list_images(images) if images else list_labeled_images(labels, folder)
+    image_notes: list[str] = []
+    refs = list_images(images, on_note=image_notes.append) if images else list_labeled_images(labels, folder)
     truth = read_ground_truth(labels, refs)
     truth = _order_points(truth, card.names)
     on_progress("reading images")
@@ -217,7 +218,7 @@ def _refine(
     groups = _group_by_image(truth.refs)
     num_images, num_labels = int(groups.max()) + 1, int(truth.visible.sum())
     errors = _leave_one_out(trainer, groups, on_progress) if num_images > 1 else None
-    notes = _collect_notes(truth, store, errors)
+    notes = [*image_notes, *_collect_notes(truth, store, errors)]
     is_saved = force or errors is None or errors.mean_after < errors.mean_before
     if is_saved:
         on_progress("training on all images")

@@ -94,7 +94,7 @@ def locate_objects(
     Raises:
         InputError: if an input cannot be used, or if no object is found.
     """
-    refs, regions = list_images(inputs, every), regions or Regions()
+    refs, regions = list_images(inputs, every, on_note), regions or Regions()
     on_listed(refs)
     if regions == Regions():
         check_tracks(refs)

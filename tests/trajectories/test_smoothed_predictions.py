@@ -178,6 +178,14 @@ def test_predict_smooths_and_names_the_method_in_the_table(
     for options, message in (
         (["--smooth=kalmann"], "Did you mean 'kalman'?"),
         (["--smooth=auto", "--set=smoothing.window=-1"], "smoothing.window must be greater than 0"),
+        (
+            ["--smooth=kalman", "--set=smoothing.time_constant=1e-80"],
+            "smoothing.time_constant must be between 0.0001 and 5",
+        ),
+        (
+            ["--smooth=kalman", "--set=smoothing.max_rate=1e-300"],
+            "smoothing.max_rate must be between 0.001 and 1,000,000",
+        ),
         (["--set=images.size=64"], "--set images.size has no effect on predictions"),
         (["--set=smoothing.max_gap=1"], "--set smoothing.max_gap belongs to --smooth, which is missing"),
         (["--set=smoothing.max_gap=1", "--smooth=none"], "belongs to --smooth, which is missing"),

@@ -117,6 +117,29 @@ def test_a_very_long_time_constant_fits_a_line(time_constant: float, rng: np.ran
         np.testing.assert_allclose(smooth[:, axis], line, atol=0.01)
 
 
+@pytest.mark.parametrize("time_constant", [1e-3, 1e-20, 1e-80, 1e-300, 0.0])
+def test_a_very_short_time_constant_keeps_the_positions(
+    time_constant: float, xy: Floats, weight: Floats
+) -> None:
+    seconds = np.arange(40) * 0.045
+    smooth = smooth_kalman(np.where(weight[:, None] > 0, xy, np.nan), weight, seconds, time_constant)
+    np.testing.assert_allclose(smooth[weight > 0], xy[weight > 0], atol=0.01)
+    assert np.isfinite(smooth).all()
+
+
+@pytest.mark.parametrize("time_constant", [1e-80, 1e-4, 0.06, 5.0])
+@pytest.mark.parametrize("shortest", [1e-9, 1e-6, 1e-3])
+def test_uneven_steps_and_gaps_can_be_smoothed(
+    time_constant: float, shortest: float, rng: np.random.Generator
+) -> None:
+    for _ in range(60):
+        steps = np.where(rng.random(40) < 0.2, 0.04 * 10 ** rng.uniform(np.log10(shortest), 0, 40), 0.04)
+        weight = rng.uniform(0.2, 1, 40) * (rng.random(40) < 0.7)
+        weight[0] = 1
+        xy = np.where(weight[:, None] > 0, rng.normal(0, 100, (40, 2)), np.nan)
+        assert np.isfinite(smooth_kalman(xy, weight, np.cumsum(steps), time_constant)).all()
+
+
 def test_frames_at_almost_the_same_time_do_not_disturb_the_rest(xy: Floats) -> None:
     seconds = np.arange(40) * 0.033
     seconds[20:] -= 0.033 - 1e-5

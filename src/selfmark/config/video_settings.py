@@ -76,7 +76,7 @@ class Smoothing:
     max_gap: float = between(0, 3_600, 0.5)  # Longest gap that is filled by interpolation, in seconds.
     # For `kalman`: movements much shorter than this time count as noise, in seconds. With a larger value, the
     # result is smoother.
-    time_constant: float = above(0, 5, 0.06)
+    time_constant: float = between(0.0001, 5, 0.06)
     # Length of the time window for `median` and `savgol`, in seconds. The check for jumps
     # (`smoothing.max_jump`) uses the same window.
     window: float = above(0, 3_600, 0.4)
@@ -85,4 +85,4 @@ class Smoothing:
     # A video with more frames per second than this value is expected to show fast movements. For such a
     # video, `smoothing.max_gap`, `smoothing.time_constant` and `smoothing.window` are shortened: they are
     # multiplied by this value and divided by the video's frames per second.
-    max_rate: float = above(0, 1_000_000, 30.0)
+    max_rate: float = between(0.001, 1_000_000, 30.0)

@@ -16,6 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 _BANDS = 4  # the main diagonal and three above it, which couple position and velocity of adjacent frames
 _PRIOR = 1e-9  # weak prior on the first velocity, so that a single measurement makes the system solvable
+_MIN_STEPS = 1e-3  # shortest time constant, in median steps; a shorter one makes numbers underflow
+_MIN_STEP = 1e-4  # shortest step, in median steps; a shorter one makes the matrix singular in gaps
 _MAX_STIFFNESS = 1e11  # largest entry allowed in the matrix; a measurement of weight 1 adds 1
 
 
@@ -29,7 +31,8 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
         seconds: [T] times, strictly ascending.
         time_constant: movements much shorter than this many seconds are treated as noise. This time sets the
             ratio of acceleration noise q to measurement noise r: q / r = step / time_constant^4, where
-            `step` is the median time between two rows. The time constant is limited to about 300 steps.
+            `step` is the median time between two rows. The time constant is limited to
+            between 0.001 and about 300 steps.
 
     Returns:
         [T, 2] positions, including rows without a measurement.
@@ -62,13 +65,13 @@ def smooth_kalman(xy: Floats, weight: Floats, seconds: Floats, time_constant: fl
 
 
 def _limit_stiffness(steps: Floats, time_constant: float) -> tuple[Floats, float]:
-    """Lengthen very short steps and shorten a very long time constant, so that float64 is precise enough.
+    """Lengthen very short steps and limit the time constant, so that float64 is precise enough.
 
     The largest entries of the matrix are close to a = 12 / step^3 / ratio. If two frames are less than a
     microsecond apart, or the time constant is thousands of steps long, rounding errors of `a` would exceed
     the weights of the measurements.
     """
     step = float(np.median(steps))
-    time_constant = min(time_constant, step * (_MAX_STIFFNESS / 12) ** 0.25)
-    shortest_step = step * (12 * (time_constant / step) ** 4 / _MAX_STIFFNESS) ** (1 / 3)
-    return np.maximum(steps, shortest_step), time_constant
+    time_constant = float(np.clip(time_constant, step * _MIN_STEPS, step * (_MAX_STIFFNESS / 12) ** 0.25))
+    shortest_step = (12 * (time_constant / step) ** 4 / _MAX_STIFFNESS) ** (1 / 3)
+    return np.maximum(steps, step * max(_MIN_STEP, shortest_step)), time_constant

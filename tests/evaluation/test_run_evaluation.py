@@ -75,6 +75,7 @@ def _write_images_and_labels(folder: Path, name: str, rows: list[dict[str, Any]]
                 "bbox": [0, 0, 32, 32],
                 "pose": row.get("pose", "front"),
                 "angle": float(number),
+                **row.get("fields", {}),
             }
         )
     labels = folder / f"{name}.json"
@@ -179,6 +180,35 @@ def test_errors_are_averaged_by_field(run: Path, toy: Path, known_landmarks: Non
         for name, share in (("left", 1 / 2), ("right", 1))
     }
     assert list(metrics["by"]["angle"]) == ["0.0", "1.0"]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "names"),
+    [
+        (0, 1, ["0 to 3.75", "3.75 to 7.5", "7.5 to 11.2", "11.2 to 15"]),
+        (10_000, 4, ["10000 to 10015", "10015 to 10030", "10030 to 10045", "10045 to 10060"]),
+        (2000, 1, ["2000 to 2003.75", "2003.75 to 2007.5", "2007.5 to 2011.25", "2011.25 to 2015"]),
+        (1_700_000_000, 5_000, None),
+        (1e-300, 1e-306, None),
+        (-3, 1e-15, None),
+    ],
+)
+def test_numbers_are_grouped_by_quartile(
+    start: float, step: float, names: list[str] | None, run: Path, toy: Path, known_landmarks: None
+) -> None:
+    """Quartiles stay separate, however close to each other their limits are."""
+    rows = [
+        {"landmark": 10 + number, "a": 20, "fields": {"value": start + step * number}} for number in range(16)
+    ]
+    _write_images_and_labels(toy / "many", "test", rows)
+    for path in (toy / "train", toy / "train.json"):
+        path.rename(toy / "many" / path.name)
+    groups = _evaluate(run, toy / "many", "--normalizer", "side", "--by", "value")["by"]["value"]
+    assert [group["images"] for group in groups.values()] == [4, 4, 4, 4]
+    if names is not None:
+        assert list(groups) == names
+    limits = [name.split(" to ") for name in groups]
+    assert [high for _, high in limits[:-1]] == [low for low, _ in limits[1:]]
 
 
 def test_one_label_file_is_split_in_half(run: Path, toy: Path, known_landmarks: None) -> None:

@@ -77,6 +77,7 @@ from selfmark.run.processes import SINGLE_PROCESS, ProcessGroup
 from selfmark.tracking.regions import Regions, locate_objects
 from selfmark.wording import choose_form, describe_count
 
+_MAX_DIGITS = 17  # with so many digits, different numbers never look alike
 _MAX_GROUPS = 12  # a numeric field with more values than this is divided into quartiles
 
 ImageInputs = str | Path | Sequence[str | Path]
@@ -411,7 +412,26 @@ def _group_images(test: LabeledRun, name: str) -> list[str]:
     array = np.array(numeric, dtype=np.float64)
     edges = np.quantile(array, (0.0, 0.25, 0.5, 0.75, 1.0))
     quartile = np.clip(np.searchsorted(edges, array, side="right") - 1, 0, 3)
-    return [f"{edges[index]:.3g} to {edges[index + 1]:.3g}" for index in quartile]
+    names = _write_distinctly(edges)
+    return [f"{names[index]} to {names[index + 1]}" for index in quartile]
+
+
+def _write_distinctly(numbers: FloatArray) -> list[str]:
+    """Write numbers with three digits, or with more if different numbers would look alike.
+
+    >>> _write_distinctly(np.array([0.5, 2 / 3, 10])), _write_distinctly(np.array([1.7e9, 1.7e9 + 5e3]))
+    (['0.5', '0.667', '10'], ['1700000000', '1700005000'])
+    """
+    num_different = len(np.unique(numbers))
+    names = [f"{number:.3g}" for number in numbers]
+    digits = 3
+    while len(set(names)) < num_different and digits < _MAX_DIGITS:
+        digits += 1
+        # Two more digits than needed show how far apart the numbers are.
+        precision = min(digits + 2, _MAX_DIGITS)
+        rounded = [float(f"{number:.{precision}g}") for number in numbers]
+        names = [f"{number:.{max(precision, 15)}g}" for number in rounded]
+    return names
 
 
 def _measure_run_precision(run: Run, train: LabeledRun, spec: str, config: Config) -> Metrics:

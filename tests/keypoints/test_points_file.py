@@ -77,6 +77,12 @@ def test_points_outside_the_region_are_left_out(tmp_path):
         ("image,x,y\ncat.jpg,1,1\n", r"line 2: 'cat\.jpg' matches 2 images"),
         ("image,x,y\ndog.jpg,nan,1\n", r"line 2: .*finite"),
         ("image,x,y\ndog.jpg,1,inf\n", r"line 2: .*finite"),
+        (
+            "image,x,y,score\ndog.jpg,1,1,1\ndog.jpg,2,1,1e39\n",
+            r"points\.csv, line 3: '2,1,1e39' must be finite",
+        ),
+        ("image,x,y,score\ndog.jpg,1,1,-1e300\n", r"line 2: .*finite numbers of at most 1e\+30"),
+        ("image,x,y\ndog.jpg,1e300,1\n", r"line 2: .*finite numbers of at most 1e\+30"),
         ("image,x,y\ndog.jpg,one,1\n", r"line 2: expected numbers, found 'one,1'"),
         ("image,x,y,score\ndog.jpg,1,1\n", r"line 2: expected 4 values, found 3"),
         ("file,x,y\ndog.jpg,1,1\n", r"must start with 'image,x,y'.*'file,x,y'"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -25,6 +24,7 @@ from selfmark.images.input_files import is_written_beside
 from selfmark.points import FloatArray, Keypoints
 from selfmark.run.guarded_files import open_to_read, physical_memory
 
+_MAX_NUMBER = 1e30  # points are stored in float32, which sums of such numbers do not exceed
 HEADERS = (["image", "x", "y"], ["image", "x", "y", "score"])
 
 
@@ -100,8 +100,11 @@ def _parse_row(row: list[str], columns: int, where: str) -> tuple[str, float, fl
         x, y, score = (float(text) for text in [*row[1:], "1"][:3])  # without a column `score`, use 1
     except ValueError as error:
         raise InputError(f"{where}: expected numbers, found '{','.join(row[1:])}'") from error
-    if not all(map(math.isfinite, (x, y, score))):
-        raise InputError(f"{where}: '{','.join(row[1:])}' must be finite numbers; omit missing points")
+    if not all(abs(number) <= _MAX_NUMBER for number in (x, y, score)):  # False for NaN
+        raise InputError(
+            f"{where}: '{','.join(row[1:])}' must be finite numbers of at most {_MAX_NUMBER:g}; omit missing "
+            "points"
+        )
     return row[0], x, y, score
 
 

@@ -90,7 +90,8 @@ def compute_features(
         parts = [encoder.describe(part.to(device)).half() for part in torch.split(pixels[rows], batch)]
         return [torch.cat([part.cpu() for part in parts])]
 
-    return group.compute_shared(len(pixels), batch, describe)[0]
+    # Other strides would round differently, and they depend on how many processes computed the features.
+    return group.compute_shared(len(pixels), batch, describe)[0].contiguous()
 
 
 def describe_landmarks(features: Tensor, xy: FloatArray, settings: Features) -> FloatArray:

@@ -57,7 +57,8 @@ def find_reference_parts(
         ]
         return [torch.cat(described)]
 
-    cells = group.compute_shared(len(pixels), batch, describe)[0]
+    # Other strides would round differently, and they depend on how many processes computed the features.
+    cells = group.compute_shared(len(pixels), batch, describe)[0].contiguous()
     colors = describe_colors(PixelFeed(pixels, device), slice(0, len(pixels)), batch)
     generator = torch.Generator(device).manual_seed(config.evaluation.seed)
     foreground = find_foreground(cells, colors, settings, generator)

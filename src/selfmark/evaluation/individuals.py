@@ -88,9 +88,9 @@ def check_individuals(
 ) -> IndividualChecks:
     """Check the landmarks of images of different individuals.
 
-    The checks of appearance need pretrained features: those of the run, or the default features if the run
-    has no features. They use at most 200 images. They are not made with fewer than 8 images, or if the
-    weights of the features are not installed.
+    The checks of appearance and the missed movement need pretrained features: those of the run, or the
+    default features if the run has no features. They use at most 200 images. They are not made with fewer
+    than 8 images, or if the weights of the features are not installed.
 
     Args:
         xy: [N, K, 2] landmarks, network pixels.
@@ -117,9 +117,9 @@ def check_individuals(
         if not config.uses_features and len(pixels) >= _MIN_REFERENCE_IMAGES:
             is_upright = appearance.upright_accuracy >= config.features.min_upright_accuracy
             parts = find_reference_parts(
-                encoder, _enlarge(pixels), config, device, is_upright=is_upright, group=group
+                encoder, enlarged, config, device, is_upright=is_upright, group=group
             )
-            missed_movement = measure_missed_movement(xy, parts)
+            missed_movement = measure_missed_movement(points, parts)
     return IndividualChecks(
         purity=appearance.purity,
         constellation=constellation,
